@@ -439,9 +439,9 @@ mod tests {
     const TAIL: &str =
         r"\n\n[weir: earlier messages that may bear on this; … = left out]\n#3 f:\ntail";
     const TAILED: &str = r##"{"role":"user","content":"second\n\n[weir: earlier messages that may bear on this; … = left out]\n#3 f:\ntail"}"##;
-    const APART: &str = r##"{"role":"user","content":"[weir: 2 earlier messages, shortened to fit; … = left out]\n#3 f:\nhead … tail"}"##;
-    const APART_MORE: &str = r##"{"role":"user","content":"[weir: 1 earlier message, shortened to fit; … = left out]\n#4 assistant:\nanswer"}"##;
-    const APART_ANEW: &str = r##"{"role":"user","content":"[weir: 3 earlier messages, shortened to fit; … = left out]\n#3 f:\ntail\n#4 assistant:\nanswer"}"##;
+    const APART: &str = r##"{"role":"user","content":"[weir: 2 earlier messages (#2-#3), shortened to fit; … = left out]\n#3 f:\nhead … tail"}"##;
+    const APART_MORE: &str = r##"{"role":"user","content":"[weir: 1 earlier message (#4), shortened to fit; … = left out]\n#4 assistant:\nanswer"}"##;
+    const APART_ANEW: &str = r##"{"role":"user","content":"[weir: 3 earlier messages (#2-#4), shortened to fit; … = left out]\n#3 f:\ntail\n#4 assistant:\nanswer"}"##;
     const CLIPPED: &str = r#"{"role":"tool","tool_call_id":"1","content":"head\n[weir: 7 of 16 bytes left out]\n tail"}"#;
     const MISCLIPPED: &str = r#"{"role":"tool","tool_call_id":"1","content":"head\n[weir: 8 of 16 bytes left out]\n tail"}"#;
 

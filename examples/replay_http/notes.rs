@@ -22,10 +22,12 @@ const END: &str = "[weir: end of earlier messages]";
 /// Separates two pieces of one line, and marks text left out between two lines.
 const GAP: &str = " … ";
 const GAP_LINE: &str = "…";
-/// Prefixes of names, of a line that looks like one of the note's own, and of a call.
-const NAMES: &str = "also: ";
+/// Prefixes of names: of the message above, and of messages without an excerpt. Prefixes of a line that looks like one of the note's own, and of a call.
+const NAMES: [&str; 2] = ["also: ", "other messages: "];
 const QUOTED: &str = "| ";
 const CALL: &str = "> ";
+/// Speaker of calls.
+const ASSISTANT: &str = "assistant";
 
 /// Contents of a note.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,13 +80,18 @@ impl<'a> Said<'a> {
         }
         let mut note = Note { told, quoted: Vec::new(), is_tail };
         for line in lines.split('\n').filter(|_| is_excerpts) {
-            if let Some((number, speaker)) = header(line) {
+            let call = called(line);
+            let named = call.map(|(number, _)| (number, ASSISTANT)).or_else(|| header(line));
+            if let Some((number, speaker)) = named {
                 let follows = note.quoted.last().is_none_or(|before| *before < number);
                 if !follows || number >= length {
                     return Err(format!("a note quotes message {number} of {length}"));
                 }
                 self.check_speaker(number, speaker)?;
                 note.quoted.push(number);
+                if let Some((_, call)) = call {
+                    self.check_line(call, Some(number), length)?;
+                }
             } else if line != END {
                 self.check_line(line, note.quoted.last().copied(), length)?;
             }
@@ -96,7 +103,7 @@ impl<'a> Said<'a> {
     fn check_speaker(&self, number: usize, speaker: &str) -> Result<(), String> {
         let is_right = match self.conversation.messages[number].role {
             Role::User => speaker == "user",
-            Role::Assistant => speaker == "assistant",
+            Role::Assistant => speaker == ASSISTANT,
             Role::System | Role::Tool => true,
         };
         if is_right { Ok(()) } else { Err(format!("message {number} is not from {speaker}")) }
@@ -106,8 +113,8 @@ impl<'a> Said<'a> {
         if line.is_empty() || line == GAP_LINE {
             return Ok(());
         }
-        if let Some(names) = line.strip_prefix(NAMES) {
-            let unsaid = names.split(", ").find(|name| !self.holds_name(name, number, length));
+        if let Some(names) = NAMES.iter().find_map(|prefix| line.strip_prefix(prefix)) {
+            let unsaid = names.split(", ").find(|name| !self.holds_entry(name, number, length));
             return match unsaid {
                 None => Ok(()),
                 // A quoted line may begin like a list.
@@ -122,7 +129,7 @@ impl<'a> Said<'a> {
         let call = line.strip_prefix(CALL).and_then(|rest| rest.split_once(": "));
         let is_assistant = self.conversation.messages[number].role == Role::Assistant;
         match call.filter(|_| is_assistant) {
-            Some((_, arguments)) if self.holds_pieces(number, arguments) => Ok(()),
+            Some((_, arguments)) if self.holds_pieces(number, without_gap(arguments)) => Ok(()),
             _ => Err(format!("a line that message {number} does not hold is quoted from it")),
         }
     }
@@ -142,6 +149,17 @@ impl<'a> Said<'a> {
         text.contains(piece)
     }
 
+    /// Whether an entry of a list was said: a name, a datum as `name: value`, or the key of a record with
+    /// its data in brackets, all on the way to the next comma.
+    fn holds_entry(&self, entry: &str, number: Option<usize>, length: usize) -> bool {
+        let holds = |name: &str| self.holds_name(name, number, length);
+        holds(entry)
+            || entry.rsplit_once(": ").is_some_and(|(name, value)| {
+                let value = value.strip_suffix(')').unwrap_or(value);
+                name.split(" (").all(holds) && holds(value)
+            })
+    }
+
     fn holds_name(&self, name: &str, number: Option<usize>, length: usize) -> bool {
         if number.is_some_and(|number| self.holds(number, name)) {
             return true;
@@ -157,14 +175,32 @@ impl<'a> Said<'a> {
     }
 }
 
+/// Returns the arguments of a call behind the gap that it may begin with.
+fn without_gap(arguments: &str) -> &str {
+    arguments.strip_prefix(GAP.trim_start()).unwrap_or(arguments)
+}
+
 /// Parses the first line of a note: the number of messages gone, and whether excerpts follow.
 fn told(head: &str) -> Option<(usize, bool)> {
     let (number, rest) = head.strip_prefix(MARK)?.split_once(" earlier message")?;
     let number = number.parse().ok().filter(|number| *number > 0)?;
     let (plural, were) = if number == 1 { ("", " was") } else { ("s", " were") };
     let rest = rest.strip_prefix(plural)?;
-    let counts = rest.strip_prefix(were) == Some(COUNTS);
-    (rest == EXCERPTS || counts).then_some((number, rest == EXCERPTS))
+    // The numbers of the messages, as ranges, if the note is not small.
+    let rest = match rest.strip_prefix(" (#") {
+        Some(numbered) => numbered.split_once(')')?.1,
+        None => rest,
+    };
+    if rest == EXCERPTS {
+        return Some((number, true));
+    }
+    (rest.strip_prefix(were) == Some(COUNTS)).then_some((number, false))
+}
+
+/// Parses a call in the line of its message: the message quoted next, and the call.
+fn called(line: &str) -> Option<(usize, &str)> {
+    let (number, call) = line.strip_prefix('#')?.split_once(' ')?;
+    Some((number.parse().ok()?, call)).filter(|_| call.starts_with(CALL))
 }
 
 /// Parses a header: the message quoted next, and its speaker.
@@ -216,7 +252,7 @@ mod tests {
         )
         .expect("it is sound");
         let said = Said::new(&conversation);
-        let head = "[weir: 2 earlier messages, shortened to fit; … = left out]";
+        let head = "[weir: 2 earlier messages (#0-#1), shortened to fit; … = left out]";
         for (lines, quoted) in [
             ("#0 user:\npay … 30\nmore", Some(&[0][..])),
             ("#0 user:\npay 20\n…\nmore\nalso: one, 30", Some(&[0])),
@@ -224,6 +260,11 @@ mod tests {
             ("#0 assistant:\npay 20", None),
             ("#1 assistant:\n> f: a: 1.50\nb: two\nlines", Some(&[1])),
             ("#1 assistant:\n> f: a: 1.5, b", None),
+            ("#1 > f: a: 1.50\nb: two\nlines", Some(&[1])),
+            ("#1 > f: a: 1.60", None),
+            ("#2 > f: a: 1.50", None),
+            ("also: two (a: 1.50, b: lines)", Some(&[])),
+            ("also: two (a: 1.60)", None),
             ("#2 f:\none\n| #0 user:\n| [weir: two", Some(&[2])),
             ("#2 f:\n> f: a: 1.50", None),
             ("#2 f:\none\n#0 user:\npay 20", None),
@@ -231,6 +272,9 @@ mod tests {
             ("pay", None),
             ("also: one, lines", Some(&[])),
             ("also: one, three", None),
+            ("other messages: one, lines", Some(&[])),
+            ("other messages: three", None),
+            ("#1 > f: … 1.50", Some(&[1])),
         ] {
             let note = said.read_all(&format!("{head}\n{lines}"), 3).ok();
             assert_eq!(note.map(|note| note.quoted).as_deref(), quoted, "{lines}");

@@ -3,7 +3,7 @@
 //!
 //! A compaction appends one note and leaves earlier notes unchanged, with two exceptions: the last
 //! note is rewritten if it was written next to an outsized turn, and all notes are merged if they
-//! leave no room for another. Shares no code with the engine that it judges.
+//! leave no room for another, or too little for rules. Shares no code with the engine that it judges.
 
 /// A turn is outsized if it takes more than this share of the room below the low mark.
 const OUTSIZED_SHARE: f64 = 0.6;
@@ -19,6 +19,10 @@ const LEAST_NOTES_SHARE: f64 = 0.7;
 /// for, a quarter of the limit.
 const SMALL_NOTES_TOKENS: f64 = 2300.0;
 const SMALL_NOTES_SHARE: f64 = 0.4 * 0.25;
+
+/// Room for the rules of removed messages, as a share of the limit. Rules that do not fit behind the
+/// earlier notes make all notes be written again.
+const RULES_SHARE: f64 = 0.05;
 
 /// Sizes at a compaction.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +50,25 @@ impl Sizes {
 
     /// Whether notes of this size leave no room for another; `None` if it is too close to decide.
     pub fn is_full(&self, notes_tokens: u64) -> Option<bool> {
+        let room = self.notes_room();
+        let free = (0.1 * room).min(FREE_TOKENS).max(FREE_SHARE * room);
+        self.is_more(notes_tokens as f64, room - free)
+    }
+
+    /// Whether notes of this size leave less than the room for rules. The difference in counts leaves
+    /// them the benefit of the doubt.
+    fn may_lack_room_for_rules(&self, notes_tokens: u64) -> bool {
+        let free = RULES_SHARE * self.limit_tokens as f64;
+        self.is_more(notes_tokens as f64, self.notes_room() - free) != Some(false)
+    }
+
+    /// Returns the room for all notes together.
+    fn notes_room(&self) -> f64 {
         let beside = self.limit_tokens.saturating_sub(self.staying_tokens) as f64;
         let least = (LEAST_NOTES_SHARE * beside).min(LEAST_NOTES_TOKENS);
         let below_low = self.low_tokens as f64 - self.staying_tokens as f64;
         let small = below_low + SMALL_NOTES_SHARE * self.limit_tokens as f64;
-        let room = below_low.max(least).max(small.min(SMALL_NOTES_TOKENS));
-        let free = (0.1 * room).min(FREE_TOKENS).max(FREE_SHARE * room);
-        self.is_more(notes_tokens as f64, room - free)
+        below_low.max(least).max(small.min(SMALL_NOTES_TOKENS))
     }
 
     fn is_more(&self, tokens: f64, border: f64) -> Option<bool> {
@@ -73,7 +89,7 @@ pub struct Notes<'a, N> {
 }
 
 impl<N> Notes<'_, N> {
-    /// Checks that notes are rewritten if, and only if, one of the two reasons holds.
+    /// Checks that notes are rewritten only for one of the reasons, and always for the first two.
     pub fn check(
         &self,
         sizes: &Sizes,
@@ -108,7 +124,11 @@ impl<N> Notes<'_, N> {
         if alike > 0 {
             return Err("a note changed that had its room".to_owned());
         }
-        match self.takes_first_user || is_full(&old[..settled]) != Some(false) {
+        let settled_tokens = old[..settled].iter().map(&tokens).sum();
+        let may_change = self.takes_first_user
+            || is_full(&old[..settled]) != Some(false)
+            || sizes.may_lack_room_for_rules(settled_tokens);
+        match may_change {
             true => Ok(()),
             false => Err(format!("notes became one, though they left room for another, {sizes:?}")),
         }

@@ -58,7 +58,7 @@ impl Check {
             Self::SystemKept => "every system message is kept",
             Self::OnlyKnownChanges => "all else is the caller's bytes, a note or a clipped result",
             Self::PrefixHeld => "what was sent before opens what is sent, but for cuts",
-            Self::NotesHeld => "only a compaction changes notes, and only thin or full ones",
+            Self::NotesHeld => "only a compaction changes notes: thin or full ones, or for rules",
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod config;
 pub mod decode;
 pub mod protocols;
 pub mod reading;
+pub mod recall_tool;
 pub mod sse;
 pub mod strip_usage;
 pub mod target;

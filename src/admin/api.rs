@@ -128,6 +128,9 @@ impl Shared {
             ("GET", ["status"]) => self.status().await,
             ("GET", ["inspect"]) => self.inspection_choices(),
             ("POST", ["inspect"]) => self.inspect(body).await,
+            ("GET", ["conversations"]) => self.recent_conversations(),
+            ("GET", ["conversations", id]) => self.recent_conversation(id),
+            (_, ["conversations"] | ["conversations", _]) => Err(Refusal::method("GET")),
             (_, ["inspect"]) => Err(Refusal::method("GET, POST")),
             (_, ["keys"]) => Err(Refusal::method("GET, POST")),
             (_, ["keys", _]) => Err(Refusal::method("GET, PATCH, DELETE")),
@@ -137,7 +140,8 @@ impl Shared {
             _ => {
                 let message = "The admin API has /admin/v1/keys, /admin/v1/keys/ID (and /rotate and \
                                /revoke behind it), /admin/v1/teams, /admin/v1/budgets, \
-                               /admin/v1/usage, /admin/v1/live, /admin/v1/status and \
+                               /admin/v1/usage, /admin/v1/live, /admin/v1/status, \
+                               /admin/v1/conversations and \
                                /admin/v1/inspect.";
                 Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
             }

@@ -10,6 +10,7 @@ use crate::proxy::ProxyError;
 use crate::proxy::plan::inspect::{
     Inspection, InspectionLimit, MAX_POLICIES, MAX_TURNS, Opened, Wanted,
 };
+use crate::proxy::settle::recent::{RecentConversation, RecentConversations};
 use weir_engine::wire::Protocol;
 use weir_eval::recorded::{self, Recorded};
 
@@ -65,6 +66,24 @@ struct Inspected {
     protocol: &'static str,
     #[serde(flatten)]
     inspection: Inspection,
+}
+
+/// List of recent conversations.
+#[derive(Serialize)]
+struct RecentList {
+    object: &'static str,
+    /// Whether operators may see them.
+    is_on: bool,
+    data: Vec<RecentConversation>,
+}
+
+/// Newest request of a recent conversation.
+#[derive(Serialize)]
+struct RecentRequest<'a> {
+    object: &'static str,
+    #[serde(flatten)]
+    conversation: RecentConversation,
+    text: &'a str,
 }
 
 /// Conversation of a text.
@@ -129,6 +148,37 @@ impl Shared {
         }))
     }
 
+    /// Lists the recent conversations, if operators may see them.
+    pub(super) fn recent_conversations(&self) -> Answer {
+        let proxy = self.serving()?;
+        let recent = proxy.recent();
+        done(&RecentList {
+            object: "list",
+            is_on: recent.is_some(),
+            data: recent.map(RecentConversations::list).unwrap_or_default(),
+        })
+    }
+
+    /// Shows the newest request of a recent conversation.
+    pub(super) fn recent_conversation(&self, id: &str) -> Answer {
+        let proxy = self.serving()?;
+        let recent = proxy.recent().ok_or_else(|| {
+            let message = "live conversations are off. Set admin.show_conversations = true, and \
+                           context.originals to \"memory\" or \"store\".";
+            Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
+        })?;
+        let found = id.parse().ok().and_then(|id| recent.find(id));
+        let (conversation, body) = found.ok_or_else(|| {
+            let message = "this conversation is no longer kept; newer ones took its place";
+            Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
+        })?;
+        done(&RecentRequest {
+            object: "weir.recent_conversation",
+            conversation,
+            text: &String::from_utf8_lossy(&body),
+        })
+    }
+
     /// Plans the requests of a conversation.
     pub(super) async fn inspect(&self, body: &[u8]) -> Answer {
         let asked: Asked = read(body)?;
@@ -166,13 +216,12 @@ impl Shared {
                 opened,
                 is_whole: asked.whole,
             };
-            let name = Protocol::NAMES.iter().find(|(_, own)| *own == protocol);
             Ok(Ok(Inspected {
                 object: "weir.inspection",
                 form: form.name(),
                 conversations,
                 conversation: place,
-                protocol: name.map_or("", |(name, _)| name),
+                protocol: protocol.name(),
                 inspection: plans.inspect(&wanted)?,
             }))
         });

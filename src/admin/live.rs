@@ -12,6 +12,9 @@ use weir_store::budget::NanoUsd;
 use weir_store::ledger::signed_usd;
 use weir_store::now_ms;
 
+/// Number of ended requests without `limit`: as many as the page shows, because programs ask each second.
+const DEFAULT_LIMIT: usize = 200;
+
 /// The answer. It has up to 500 requests, so it is written without a tree of values between.
 #[derive(Serialize)]
 struct Page<'a> {
@@ -38,13 +41,15 @@ struct Sums {
 }
 
 impl Shared {
-    /// Shows the requests in flight, and those that ended after the number `after`.
+    /// Shows the requests in flight, and those that ended after the number `after`: the newest `limit`.
     pub(super) fn live(&self, uri: &Uri) -> Answer {
-        let [after] = query(uri, ["after"])?;
+        let [after, limit] = query(uri, ["after", "limit"])?;
+        let limit = limit.map(|text| text.parse::<usize>()).transpose();
+        let limit = limit.map_err(|_| refused("limit must be a whole number"))?;
         let after = after.map(|text| text.parse::<u64>()).transpose();
         let after = after.map_err(|_| refused("after must be the number in next"))?.unwrap_or(0);
         let proxy = self.serving()?;
-        let look = proxy.live().look(after);
+        let look = proxy.live().look(after, limit.unwrap_or(DEFAULT_LIMIT));
         let totals = proxy.journal().metrics().totals();
         let page = Page {
             object: "live",

@@ -26,6 +26,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -42,6 +43,7 @@ pub use status::{InForce, Reloaded};
 pub use token::{Token, load_or_make};
 
 use crate::config::{Config, Policies};
+use crate::proxy::BoxError;
 use crate::proxy::admit::host::Hosts;
 use crate::proxy::{Proxy, metrics};
 use crate::tls::{HTTP1, Stream, Tls, TlsError};
@@ -395,7 +397,7 @@ impl Shared {
             inspect::PATH => inspect::MAX_BODY_BYTES,
             _ => MAX_BODY_BYTES,
         };
-        let body = read_body(body, max_bytes).await?;
+        let body = read_body(body, max_bytes, PATIENCE).await?;
         let (status, page) = self.act(&parts.method, &parts.uri, &body).await?;
         let mut response = reply(status, page);
         if parts.uri.path() == METRICS {
@@ -420,7 +422,7 @@ impl Shared {
             Method::POST => {}
             _ => return Err(Refusal::method("GET, POST")),
         }
-        let body = read_body(body, MAX_BODY_BYTES).await?;
+        let body = read_body(body, MAX_BODY_BYTES, PATIENCE).await?;
         let login: Login = serde_json::from_slice(&body).map_err(|_| {
             let message = "A login is {\"token\": \"…\"} or {\"code\": \"…\"}.";
             Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
@@ -523,14 +525,26 @@ fn foreign() -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, "csrf", message)
 }
 
-/// Reads a body of at most `max_bytes`.
-async fn read_body(body: Incoming, max_bytes: usize) -> Result<Bytes, Refusal> {
+/// Reads a body of at most `max_bytes` that ends within `patience`.
+async fn read_body<B>(body: B, max_bytes: usize, patience: Duration) -> Result<Bytes, Refusal>
+where
+    B: HttpBody,
+    B::Error: Into<BoxError>,
+{
     let collected = Limited::new(body, max_bytes).collect();
-    match tokio::time::timeout(PATIENCE, collected).await {
+    match tokio::time::timeout(patience, collected).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        _ => {
+        Ok(Err(_)) => {
             let message = format!("The body must be complete and have at most {max_bytes} bytes.");
             Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message))
+        }
+        Err(_) => {
+            let message = format!(
+                "The body did not arrive within {} seconds. Send it again over a faster connection, or \
+                 send less.",
+                patience.as_secs()
+            );
+            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
         }
     }
 }
@@ -559,4 +573,46 @@ fn reply(status: StatusCode, json: String) -> Response<Full<Bytes>> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use http_body::Frame;
+
+    use super::*;
+
+    /// Body that sends nothing and does not end.
+    struct Silent;
+
+    impl HttpBody for Silent {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_body_is_not_called_a_wrong_one() {
+        let refusal = read_body(Silent, 100, Duration::ZERO).await.expect_err("it does not end");
+        assert_eq!((refusal.status, refusal.code), (StatusCode::REQUEST_TIMEOUT, "body_timeout"));
+        assert!(refusal.message.contains("did not arrive within"), "{}", refusal.message);
+        for (max_bytes, expected) in [(1, None), (2, Some("{}"))] {
+            let body = Full::new(Bytes::from_static(b"{}"));
+            match read_body(body, max_bytes, PATIENCE).await {
+                Ok(read) => assert_eq!(Some(&read[..]), expected.map(str::as_bytes)),
+                Err(refusal) => {
+                    let found = (refusal.status, expected);
+                    assert_eq!(found, (StatusCode::BAD_REQUEST, None), "{}", refusal.message);
+                }
+            }
+        }
+    }
 }

@@ -3,12 +3,11 @@
 
 use std::sync::{Arc, PoisonError};
 
-use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::api::Answer;
+use super::api::{Answer, done};
 use crate::config::changes::Change;
 use crate::config::shown::Setting;
 use crate::config::{AuthMode, Config, Mode};
@@ -19,6 +18,32 @@ use weir_store::{State, now_ms};
 /// Maximum number of learned values of each kind, and of problems of a reload, that are shown.
 const MAX_LEARNED: usize = 1000;
 const MAX_PROBLEMS: usize = 100;
+
+/// The answer. The configuration has hundreds of keys, so it is written without a tree of values
+/// between.
+#[derive(Serialize)]
+struct Page<'a> {
+    object: &'static str,
+    version: &'static str,
+    instance: &'a str,
+    now_ms: u64,
+    started_ms: u64,
+    uptime_ms: u64,
+    base_url: &'a str,
+    mode: Value,
+    store: Value,
+    configuration: &'a [Setting],
+    reload: Option<&'a Reloaded>,
+    upstreams: Vec<Value>,
+    routes: Vec<Value>,
+    learned: Learned,
+}
+
+#[derive(Serialize)]
+struct Learned {
+    limits: Vec<Value>,
+    ratios: Vec<Value>,
+}
 
 /// Facts about the serving process that the listener cannot find out itself.
 #[derive(Debug, Clone, Default)]
@@ -63,26 +88,25 @@ impl Shared {
         let in_force = self.in_force.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (now_ms, config) = (now_ms(), proxy.config());
         let started_ms = proxy.live().started_ms();
-        let json = json!({
-            "object": "status",
-            "version": env!("CARGO_PKG_VERSION"),
-            "instance": proxy.instance(),
-            "now_ms": now_ms,
-            "started_ms": started_ms,
-            "uptime_ms": now_ms.saturating_sub(started_ms),
-            "base_url": in_force.base_url,
-            "mode": mode(config),
-            "store": self.store_state(config),
-            "configuration": *in_force.settings,
-            "reload": in_force.reload,
-            "upstreams": proxy.upstreams().map(|upstream| of(upstream)).collect::<Vec<_>>(),
-            "routes": routes(&proxy),
-            "learned": {
-                "limits": limits.iter().map(learned::limits_json).collect::<Vec<_>>(),
-                "ratios": ratios.iter().map(learned::ratio_json).collect::<Vec<_>>(),
+        done(&Page {
+            object: "status",
+            version: env!("CARGO_PKG_VERSION"),
+            instance: proxy.instance(),
+            now_ms,
+            started_ms,
+            uptime_ms: now_ms.saturating_sub(started_ms),
+            base_url: &in_force.base_url,
+            mode: mode(config),
+            store: self.store_state(config),
+            configuration: &in_force.settings,
+            reload: in_force.reload.as_ref(),
+            upstreams: proxy.upstreams().map(|upstream| of(upstream)).collect(),
+            routes: routes(&proxy),
+            learned: Learned {
+                limits: limits.iter().map(learned::limits_json).collect(),
+                ratios: ratios.iter().map(learned::ratio_json).collect(),
             },
-        });
-        Ok((StatusCode::OK, json.to_string()))
+        })
     }
 
     fn store_state(&self, config: &Config) -> Value {

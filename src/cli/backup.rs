@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::progress::Progress;
-use super::store_path;
+use super::store_path::StoreArgs;
 use weir_store::{Store, StoreError};
 
 /// Interval at which progress is drawn.
@@ -30,13 +30,8 @@ path. Copy a store on a PostgreSQL server with pg_dump. The copy has the store's
 pub(super) struct BackupArgs {
     /// The file to create; an existing one is left alone
     file: PathBuf,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
-    config: Option<PathBuf>,
-    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
-    /// folder]
-    #[arg(long, value_name = "FILE")]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Runs `weir backup`.
@@ -46,7 +41,7 @@ pub(super) fn run(args: &BackupArgs) -> Result<(), String> {
         let (shown, folder) = (args.file.display(), folder.display());
         return Err(format!("cannot write {shown}: there is no folder {folder}; make it first"));
     }
-    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
+    let store = args.store.existing()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

@@ -1,14 +1,14 @@
 //! `weir budgets`: sets, lists and removes budgets in the store, whether or not a weir serves from
 //! it. `proxy::hold::budgets` applies them to requests.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
 use super::colours::Colours;
 use super::moments::moment;
-use super::{print, store_path};
+use super::print;
+use super::store_path::{self, StoreArgs};
 use crate::config::Config;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::Applied;
@@ -37,12 +37,8 @@ commands the same --config or --store as the weir that serves.";
 pub(super) struct BudgetsArgs {
     #[command(subcommand)]
     command: BudgetsCommand,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
-    config: Option<PathBuf>,
-    /// The store's file [default: weir/weir.db in the user's state folder]
-    #[arg(long, value_name = "FILE", global = true)]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Prints JSON, in the form of the admin API
     #[arg(long, global = true)]
     json: bool,
@@ -120,7 +116,7 @@ fn share(text: &str) -> Result<u16, String> {
 
 /// Runs `weir budgets …`.
 pub(super) fn run(args: &BudgetsArgs) -> Result<(), String> {
-    let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
+    let config = args.store.configuration()?;
     let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

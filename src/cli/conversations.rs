@@ -1,14 +1,13 @@
 //! `weir conversations`: reads and deletes kept conversations in the store, whether or not a weir
 //! serves from it. `store::conversations` documents their meaning.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::moments::moment;
-use super::store_path;
+use super::store_path::StoreArgs;
 use crate::proxy::conversations::pages::{exported, facts};
+use weir_engine::compact::report::shown::json_line;
 use weir_store::conversations::{Conversation, ConversationFacts, MAX_PAGE};
 use weir_store::{Store, StoreError, Tenant, now_ms};
 
@@ -38,13 +37,8 @@ pub(super) struct ConversationsArgs {
     /// The caller that they belong to, in open mode: its 32 digits in `weir usage --by tenant`
     #[arg(long, value_name = "ID", global = true, value_parser = tenant)]
     tenant: Option<Tenant>,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
-    config: Option<PathBuf>,
-    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
-    /// folder]
-    #[arg(long, value_name = "FILE", global = true)]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -88,7 +82,7 @@ fn tenant(text: &str) -> Result<Tenant, String> {
 
 /// Runs `weir conversations …`.
 pub(super) fn run(args: &ConversationsArgs) -> Result<(), String> {
-    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
+    let store = args.store.existing()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
@@ -109,26 +103,33 @@ async fn act(
                 let data: Vec<Value> = all.iter().map(facts).collect();
                 return Ok(serde_json::json!({"object": "list", "data": data}).to_string() + "\n");
             }
-            Ok(table(&all))
+            match all.is_empty() {
+                true => Ok(NONE.to_owned()),
+                false => Ok(table(&all)),
+            }
         }
         ConversationsCommand::Show { name } => {
             let found = find(store, tenant, name).await?;
-            let lines = found.messages.iter().map(|(_, message)| {
-                // A message may have line breaks between its members.
-                let text = String::from_utf8_lossy(&message.text).replace(['\n', '\r'], " ");
-                text + "\n"
-            });
+            let lines = found
+                .messages
+                .iter()
+                .map(|(_, message)| json_line(&String::from_utf8_lossy(&message.text)) + "\n");
             Ok(lines.collect())
         }
         ConversationsCommand::Export { name } => Ok(exported(&find(store, tenant, name).await?)),
         ConversationsCommand::Delete { name } => {
-            match store.delete_conversation(tenant, name).await.map_err(said)? {
+            // weir's own requests make room again.
+            let deleted = store.delete_conversation(tenant, name, u64::MAX, now_ms()).await;
+            match deleted.map_err(said)? {
                 true => Ok(format!("deleted {name}\n")),
                 false => Err(unknown(name)),
             }
         }
     }
 }
+
+const NONE: &str = "there are none here; --team names another team, and in open mode --tenant a caller that \
+                    `weir usage --by tenant` lists\n";
 
 fn said(error: StoreError) -> String {
     format!("the store cannot be used: {error}")

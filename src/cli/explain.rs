@@ -21,8 +21,8 @@ use weir_engine::wire::Protocol;
 
 /// Table width on a terminal that does not report its own.
 const WIDTH: usize = 80;
-/// Table width in a file, wide enough to keep the first words.
-const WIDTH_IN_FILES: usize = 160;
+/// Table width in a file.
+const WIDTH_IN_FILES: usize = 100;
 
 const HELP: &str = "\
 Examples:
@@ -85,7 +85,10 @@ pub(super) struct ExplainArgs {
     /// Prints each message in its own row, and tokens by role, section, share and file
     #[arg(long, visible_alias = "verbose", conflicts_with_all = ["json", "text", "compact"])]
     all: bool,
-    /// Width of the table [default: the terminal's, or 160]
+    /// Prints the receipt as JSON: the treatment of each message, by digest. `weir verify` checks it
+    #[arg(long, conflicts_with_all = ["json", "text", "compact", "all"])]
+    receipt: bool,
+    /// Width of the table [default: the terminal's, or 100]
     #[arg(long, value_name = "CHARACTERS")]
     width: Option<usize>,
     /// Content that may come next: would it fit?
@@ -129,6 +132,11 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
         // If it cannot be shown, the plan still can.
         let _ = std::io::stderr().write_all(warning.as_bytes());
     }
+    if let (true, None, Some(refusal)) =
+        (args.receipt, &explained.receipt, &explained.report.refusal)
+    {
+        return Err(format!("nothing would be sent, so there is no receipt: {refusal}"));
+    }
     super::print(&rendered(args, &explained))
 }
 
@@ -168,7 +176,8 @@ fn question(args: &ExplainArgs, max_bytes: usize) -> Result<Question, String> {
         }
         _ => None,
     };
-    Ok(Question { content, wants_body: args.json, wants_text: args.text })
+    let wants_receipt = args.receipt;
+    Ok(Question { content, wants_body: args.json, wants_text: args.text, wants_receipt })
 }
 
 /// Flags that change the plan.
@@ -212,6 +221,9 @@ pub(super) fn explain(
 fn rendered(args: &ExplainArgs, explained: &Explained) -> String {
     if args.json {
         return explained.json() + "\n";
+    }
+    if let Some(receipt) = &explained.receipt {
+        return serde_json::to_string(receipt).unwrap_or_default() + "\n";
     }
     if let Some(text) = &explained.text {
         return format!("{text}\n");

@@ -4,8 +4,8 @@
 mod answers;
 mod template;
 
-use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write, stderr, stdin};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Write, stderr, stdin};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -81,11 +81,8 @@ pub(super) enum Users {
 /// Runs `weir init`.
 pub(super) fn run(args: &InitArgs) -> Result<(), String> {
     let is_printed = args.output.as_os_str() == "-";
-    if !is_printed && !args.force && std::fs::symlink_metadata(&args.output).is_ok() {
-        return Err(format!(
-            "{} exists; --force replaces it, --output FILE names another",
-            args.output.display()
-        ));
+    if !is_printed {
+        check_place(&args.output, args.force)?;
     }
     let colours = Colours::of_stderr();
     let mut dialogue = Dialogue::new(BufReader::new(stdin()), stderr(), colours, args.yes);
@@ -109,18 +106,59 @@ pub(super) fn run(args: &InitArgs) -> Result<(), String> {
     budget.map(|_| ())
 }
 
-/// Writes the file, and replaces an existing one only if `is_forced`.
+/// Refuses a place that has something else than a file to replace.
+fn check_place(path: &Path, is_forced: bool) -> Result<(), String> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    let path = path.display();
+    if found.is_symlink() {
+        return Err(format!(
+            "{path} is a symbolic link, which weir does not replace; name the file itself with \
+             --output FILE"
+        ));
+    }
+    if !found.is_file() {
+        return Err(format!("{path} is not a file; name another with --output FILE"));
+    }
+    match is_forced {
+        true => Ok(()),
+        false => Err(format!("{path} exists; --force replaces it, --output FILE names another")),
+    }
+}
+
+/// Writes the file completely or not at all, and replaces an existing one only if `is_forced`.
 fn write(path: &Path, text: &str, is_forced: bool) -> std::io::Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
         std::fs::create_dir_all(folder)?;
     }
-    let mut options = OpenOptions::new();
-    options.write(true);
-    match is_forced {
-        true => options.create(true).truncate(true),
-        false => options.create_new(true),
-    };
-    options.open(path)?.write_all(text.as_bytes())
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}.new", std::process::id()));
+    let new = PathBuf::from(new);
+    // Neither follows a link, and only a renamed file has the name.
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| match is_forced {
+        true => {
+            keep_mode(path, &new)?;
+            fs::rename(&new, path)
+        }
+        false => fs::hard_link(&new, path).or_else(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Err(error),
+            // Some file systems have no links.
+            _ => fs::rename(&new, path),
+        }),
+    });
+    // After a rename there is nothing left to remove.
+    let _ = fs::remove_file(&new);
+    written
+}
+
+/// Gives the new file the permissions of the one that it replaces, if there is one.
+fn keep_mode(path: &Path, new: &Path) -> std::io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(old) => fs::set_permissions(new, old.permissions()),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Sets the budget of all callers in the store of the new configuration.

@@ -1,14 +1,12 @@
 //! `weir keys`: manages virtual keys in the store, whether or not a weir serves from it.
 //! `store::keys` implements the operations.
 
-use std::io::Read as _;
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
+use std::io::Read as _;
 
 use super::colours::Colours;
 use super::moments::{moment, span_ms};
-use super::store_path;
+use super::store_path::{self, StoreArgs};
 use crate::config::{AuthMode, Config};
 use weir_store::keys::{
     Issued, KeyChange, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, MAX_PROFILE_BYTES, NewKey,
@@ -37,13 +35,8 @@ serves from it: give them the same --config or --store.";
 pub(super) struct KeysArgs {
     #[command(subcommand)]
     command: KeysCommand,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
-    config: Option<PathBuf>,
-    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
-    /// folder]
-    #[arg(long, value_name = "FILE", global = true)]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Prints JSON, in the form of the admin API
     #[arg(long, global = true)]
     json: bool,
@@ -239,7 +232,7 @@ impl Limits {
 
 /// Runs `weir keys …`.
 pub(super) fn run(args: &KeysArgs) -> Result<(), String> {
-    let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
+    let config = args.store.configuration()?;
     let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -1,13 +1,11 @@
 //! `weir models learned`: lists the limits and ratios that weir has learned of models, their
 //! sources and expiry. `weir models forget` removes limits.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 
 use super::colours::Colours;
 use super::moments::moment;
-use super::store_path;
+use super::store_path::StoreArgs;
 use super::usage::aligned;
 use crate::proxy::upstreams::learned::{self, LimitsRow, RatioRow, limits_json, ratio_json};
 use crate::proxy::upstreams::learned_store::Stored;
@@ -29,18 +27,13 @@ pub(super) struct LearnedArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
-    config: Option<PathBuf>,
-    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
-    /// folder]
-    #[arg(long, value_name = "FILE")]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Runs `weir models learned`.
 pub(super) fn run(args: &LearnedArgs) -> Result<(), String> {
-    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
+    let store = args.store.existing()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
@@ -58,18 +51,13 @@ pub(super) struct ForgetArgs {
     /// All models
     #[arg(long)]
     all: bool,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
-    config: Option<PathBuf>,
-    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
-    /// folder]
-    #[arg(long, value_name = "FILE")]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Runs `weir models forget`.
 pub(super) fn forget(args: &ForgetArgs) -> Result<(), String> {
-    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
+    let store = args.store.existing()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;

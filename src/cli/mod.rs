@@ -40,6 +40,7 @@ mod tokenizer_file;
 mod tokens;
 mod top;
 mod usage;
+mod verify;
 mod watch;
 
 use std::process::ExitCode;
@@ -105,6 +106,7 @@ enum Command {
     Run(run::RunArgs),
     Check(check::CheckArgs),
     Explain(explain::ExplainArgs),
+    Verify(verify::VerifyArgs),
     Tokens(tokens::TokensArgs),
     Top(top::TopArgs),
     Keys(keys::KeysArgs),
@@ -129,6 +131,7 @@ pub fn run() -> ExitCode {
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Explain(args)) => end(explain::run(&args)),
+        Some(Command::Verify(args)) => verify::run(&args),
         Some(Command::Tokens(args)) => end(tokens::run(&args)),
         Some(Command::Top(args)) => end(top::run(&args)),
         Some(Command::Keys(args)) => end(keys::run(&args)),

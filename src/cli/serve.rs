@@ -251,8 +251,9 @@ pub(super) async fn finish(proxy: &Proxy, ending: Ending) {
     }
     proxy.journal().finish().await;
     if ending != Ending::Forced {
-        // The originals of the last requests are saved before the process ends.
+        // The originals and receipts of the last requests are saved before the process ends.
         proxy.originals().settle(|_| true).await;
+        proxy.receipts().settle().await;
     }
     if ending != Ending::Forced {
         proxy.flush().await;

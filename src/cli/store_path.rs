@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
+
 use super::sources::{self, Flag};
 use crate::config::{self, Config, Secret, is_database_url};
 use crate::proxy::Journal;
@@ -18,6 +20,30 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval of journal maintenance on a server: other weirs may wait for entries that an ended weir
 /// left open.
 const SHARED_TEND_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Flags of a command that works on a store.
+#[derive(Debug, Args)]
+pub(super) struct StoreArgs {
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
+    config: Option<PathBuf>,
+    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
+    /// folder]
+    #[arg(long, value_name = "FILE", global = true)]
+    store: Option<String>,
+}
+
+impl StoreArgs {
+    /// Loads the configuration that names the store.
+    pub(super) fn configuration(&self) -> Result<Config, String> {
+        configuration(self.config.as_deref(), self.store.clone())
+    }
+
+    /// Opens the store that a weir has written.
+    pub(super) fn existing(&self) -> Result<Store, String> {
+        existing_of(&self.configuration()?)
+    }
+}
 
 /// Converts `--store` (a database server's URL, or a file) to flags. It takes precedence over both
 /// keys.
@@ -122,11 +148,6 @@ pub(super) fn kept(config: &Config) -> Result<Store, String> {
 
 /// Opens the store for a command that reads data written by a weir: on a server, or in an existing
 /// file.
-pub(super) fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
-    existing_of(&configuration(config, store)?)
-}
-
-/// Opens the same store, of a configuration that was loaded.
 pub(super) fn existing_of(config: &Config) -> Result<Store, String> {
     if let Some(url) = &config.store.url {
         return connect(url).map_err(|error| error.to_string());

@@ -1,13 +1,11 @@
 //! `weir usage`: lists the usage of requests from the store, whether or not a weir serves from it.
 //! The store computes the sums.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::colours::Colours;
 use super::moments::moment;
-use super::store_path;
+use super::store_path::StoreArgs;
 use weir_store::Store;
 use weir_store::budget::calendar::{DAY_MS, read_day, read_month};
 use weir_store::ledger::{
@@ -91,13 +89,8 @@ pub(super) struct UsageArgs {
     /// Prints comma-separated values
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
-    config: Option<PathBuf>,
-    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
-    /// folder]
-    #[arg(long, value_name = "FILE")]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 fn day(text: &str) -> Result<u64, String> {
@@ -110,7 +103,7 @@ fn month(text: &str) -> Result<(u64, u64), String> {
 
 /// Runs `weir usage`.
 pub(super) fn run(args: &UsageArgs) -> Result<(), String> {
-    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
+    let store = args.store.existing()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;

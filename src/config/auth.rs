@@ -7,7 +7,7 @@ use super::checks::listen_address;
 use super::keys::{ADMIN, ADMIN_TLS, AUTH};
 use super::reader::Reader;
 use super::tls::{self, ListenTls};
-use super::{Config, Secret, upstreams};
+use super::{Config, Originals, Secret, upstreams};
 
 /// Default address of the admin API in keys mode.
 const ADMIN_LISTEN: SocketAddr =
@@ -43,6 +43,8 @@ pub struct Admin {
     pub listen: AdminListen,
     /// File of the admin token; empty for `admin.token` next to the store.
     pub token_file: String,
+    /// Whether the inspector shows live conversations, if originals are kept.
+    pub show_conversations: bool,
     pub tls: ListenTls,
 }
 
@@ -57,6 +59,11 @@ pub enum AdminListen {
 }
 
 impl Config {
+    /// Returns whether operators see live conversations.
+    pub fn shows_conversations(&self) -> bool {
+        self.admin.show_conversations && self.context.originals != Originals::Off
+    }
+
     /// Returns the address of the admin API, if it is on.
     pub fn admin_listen(&self) -> Option<SocketAddr> {
         match (self.admin.listen, self.auth.mode) {
@@ -90,6 +97,7 @@ pub(super) fn read_admin(reader: &mut Reader) -> Admin {
     Admin {
         listen: keys.text("listen", admin_listen),
         token_file: keys.text("token_file", file),
+        show_conversations: keys.get("show_conversations"),
         tls: tls::read_listener(&mut reader.section(&ADMIN_TLS)),
     }
 }

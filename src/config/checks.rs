@@ -113,6 +113,9 @@ pub(super) fn store_url(text: &str) -> Result<Option<Secret>, String> {
     }
 }
 
+/// Ends of paths that callers add to a base URL.
+const ROUTES_AFTER: [&str; 3] = ["/chat/completions", "/responses", "/messages"];
+
 /// Parses a provider's base URL. If it contains a credential, the error does not repeat it.
 pub(super) fn base_url(text: &str) -> Result<String, String> {
     let text = text.trim();
@@ -129,6 +132,12 @@ pub(super) fn base_url(text: &str) -> Result<String, String> {
     }
     if text.contains('#') {
         return Err(format!("{text:?} has a fragment (from # on), which is never sent; {example}"));
+    }
+    let path = rest[authority.len()..].split('?').next().unwrap_or_default().trim_end_matches('/');
+    if let Some(route) = ROUTES_AFTER.iter().find(|route| path.ends_with(**route)) {
+        return Err(format!(
+            "{text:?} ends with a route; leave out {route}, which callers put behind the base URL"
+        ));
     }
     let uri: http::Uri = text.parse().map_err(|_| format!("{text:?} is not a URL; {example}"))?;
     let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));

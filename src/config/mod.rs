@@ -339,6 +339,8 @@ pub struct Ledger {
     pub retention_days: u64,
     /// How long daily totals are kept.
     pub sums_retention_days: u64,
+    /// Whether each compaction leaves a receipt.
+    pub receipts: bool,
 }
 
 /// Handling of a request that cannot be recorded before it is sent.

@@ -32,6 +32,11 @@ impl Policies {
         }
     }
 
+    /// Returns whether one of the named policies offers the recall tool. No preset does.
+    pub fn offer_recall(&self) -> bool {
+        self.own.values().any(|policy| policy.offers_recall)
+    }
+
     /// Returns whether a policy with this name exists.
     pub fn has(&self, name: &str) -> bool {
         self.names().contains(&name)
@@ -143,6 +148,8 @@ fn eviction(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     keys.read("notes", &mut policy.notes);
     keys.read("excerpt_cost", &mut policy.excerpt_cost_permille);
     keys.read("recall", &mut policy.recall_permille);
+    keys.read("recall_tool", &mut policy.offers_recall);
+    keys.read("survival", &mut policy.survival_permille);
     keys.read("extract", &mut policy.extract.permille);
     keys.read("request_characters", &mut policy.extract.request_characters);
 }

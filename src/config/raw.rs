@@ -78,6 +78,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
         log: log(reader),
     };
     auth::agree(reader, &config);
+    conversations::agree(reader, &config);
     summaries::agree_with(reader, &config);
     config
 }
@@ -191,6 +192,7 @@ fn ledger(reader: &mut Reader) -> Ledger {
         sync_interval_ms: keys.get("sync_interval_ms"),
         retention_days: keys.get("retention_days"),
         sums_retention_days: keys.get("totals_retention_days"),
+        receipts: keys.get("receipts"),
     }
 }
 
@@ -222,6 +224,13 @@ fn warnings(config: &Config) -> Vec<Warning> {
         );
         warn("admin.listen", message);
     }
+    if config.admin.show_conversations && !config.shows_conversations() {
+        let message = "has no effect while context.originals is \"off\"".to_owned();
+        warn("admin.show_conversations", message);
+    }
+    if config.ledger.receipts && !config.ledger.enabled {
+        warn("ledger.receipts", "has no effect while ledger.enabled is false".to_owned());
+    }
     for (name, upstream) in config.all_upstreams() {
         let host = upstream.url.parse::<http::Uri>().ok();
         let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
@@ -237,7 +246,8 @@ fn warnings(config: &Config) -> Vec<Warning> {
         let key = format!("{}.url", upstreams::section(name));
         warn(&key, format!("{whose} to {host} unencrypted; use https:// if it can"));
     }
-    for (key, message) in events::warnings(config).into_iter().chain(traces::warnings(config)) {
+    let others = events::warnings(config).into_iter().chain(traces::warnings(config));
+    for (key, message) in others.chain(conversations::warnings(config)) {
         warn(key, message);
     }
     for (row, limit) in config.limits.iter().enumerate() {

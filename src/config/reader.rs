@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 use figment::{Figment, Metadata, Source};
 
 use super::checks::edit_distance;
-use super::keys::{Choice, Key, Kind, Section};
+use super::keys::{Choice, Key, Kind, SET_ELSEWHERE, Section};
 use super::renamed::Renamed;
 use weir_store::budget::NanoUsd;
 
@@ -410,7 +410,7 @@ impl Reader {
         let message = if path.len() > 1 && path.ends_with(&[""]) {
             "is a section and has no value of its own".to_owned()
         } else if !self.groups.contains(&key) {
-            let (message, near) = self.unknown(&key);
+            let (message, near) = self.unknown(&key, value);
             suggestion = near;
             message
         } else if let Some(dict) = value.as_dict() {
@@ -418,7 +418,7 @@ impl Reader {
                 self.look_for_unknown(&[path, &[name]].concat(), value);
             }
             return;
-        } else if let Some(items) = value.as_array() {
+        } else if let Some(items) = value.as_array().filter(|_| self.is_list(&key)) {
             for (row, value) in items.iter().enumerate() {
                 self.look_for_unknown(&[path, &[&row.to_string()]].concat(), value);
             }
@@ -430,11 +430,47 @@ impl Reader {
         self.problems.push(Problem { origin, suggestion, ..Problem::with(key, message) });
     }
 
-    /// Returns the message for the unknown `key`, and the probably intended key.
-    fn unknown(&self, key: &str) -> (String, Option<String>) {
+    /// Returns the key of the same section that a misspelled or shortened name probably means.
+    fn near_in_section(&self, key: &str) -> Option<String> {
+        let (section, name) = in_section(key);
+        let known = self.keys.iter().filter(|known| in_section(known).0 == section);
+        let distances = known.filter_map(|known| {
+            let (_, other) = in_section(known);
+            let distance = edit_distance(other, name);
+            // Such as `window` instead of `window_tokens`, and `url` instead of `webhook_url`.
+            let is_part = other.strip_prefix(name).is_some_and(|rest| rest.starts_with('_'))
+                || other.strip_suffix(name).is_some_and(|rest| rest.ends_with('_'));
+            (distance <= 1 + name.len() / 5 || is_part).then_some((distance, known))
+        });
+        distances.min().filter(|_| !section.is_empty()).map(|(_, known)| known.clone())
+    }
+
+    /// Whether rows of the group `key` have been read.
+    fn is_list(&self, key: &str) -> bool {
+        self.groups
+            .iter()
+            .any(|group| group.strip_prefix(key).is_some_and(|row| row.starts_with('[')))
+    }
+
+    /// Returns the message for the unknown `key` of this value, and the probably intended key.
+    fn unknown(&self, key: &str, value: &Value) -> (String, Option<String>) {
+        if let Some(nearest) = self.near_in_section(key) {
+            return (format!("there is no such key; did you mean {nearest}?"), Some(nearest));
+        }
+        let is_below = |section: &str| {
+            key.strip_prefix(section)
+                .is_some_and(|below| below.is_empty() || below.starts_with('.'))
+        };
+        if let Some((_, place)) = SET_ELSEWHERE.iter().find(|(section, _)| is_below(section)) {
+            return (format!("there is no such key; {place}"), None);
+        }
         let known = || self.keys.iter().chain(&self.groups);
+        // Only a table may be a misplaced section.
+        let is_table = value.as_dict().is_some() || value.as_array().is_some();
+        let fits = |known: &&String| is_table || self.keys.contains(*known);
         let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-        let named = known().map(|known| (known, known)).chain(&self.old_names);
+        let alike = known().filter(fits);
+        let named = alike.map(|known| (known, known)).chain(&self.old_names);
         let distances = named.map(|(name, known)| {
             // The right name in the wrong section is closer than any misspelling.
             let moved = usize::from(last(name) != last(key));
@@ -461,6 +497,11 @@ impl Reader {
         let place = if section.is_empty() { "the sections are" } else { "its section has" };
         (format!("there is no such key; {place} {}", beside.join(", ")), None)
     }
+}
+
+/// Returns the section of a key, and its name there.
+fn in_section(key: &str) -> (&str, &str) {
+    key.rsplit_once('.').unwrap_or(("", key))
 }
 
 /// Reader of the keys of one section.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -20,6 +20,10 @@ use weir_store::{State, Store, now_ms};
 const MAX_WAITING: usize = 256;
 /// Number of subjects past which their last events are forgotten.
 const MAX_SUBJECTS: usize = 1000;
+/// Maximum number of events about learned limits in a minute: callers choose the models, so each could
+/// make any number of them.
+const MAX_LEARNED_PER_MINUTE: u32 = 20;
+const MINUTE_MS: u64 = 60_000;
 /// Maximum number of keys that an event about a refused configuration lists.
 const MAX_KEYS: usize = 20;
 /// Interval at which the state of the store is compared with the one before.
@@ -113,7 +117,7 @@ pub struct EventCounts {
     pub posted: u64,
     /// Given up after all retries.
     pub failed: u64,
-    /// Without room in the queue.
+    /// Without room in the queue, or above the limit on events of their kind.
     pub dropped: u64,
 }
 
@@ -128,6 +132,8 @@ struct Message {
 struct Posts {
     posted: AtomicU64,
     failed: AtomicU64,
+    /// Events above the limit on their kind.
+    limited: AtomicU64,
 }
 
 struct Inner {
@@ -135,8 +141,27 @@ struct Inner {
     kinds: Vec<EventKind>,
     outbox: Outbox<Message>,
     posts: Arc<Posts>,
+    news: Mutex<News>,
+}
+
+/// Record of past events, which determines the ones to post.
+#[derive(Default)]
+struct News {
     /// Last state that was posted, by subject.
-    states: Mutex<HashMap<String, String>>,
+    states: HashMap<String, String>,
+    /// Start of the current minute, and the events about learned limits in it.
+    minute_ms: u64,
+    learned: u32,
+}
+
+/// Treatment of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    New,
+    /// The last one about the same thing was the same.
+    Known,
+    /// There were too many of its kind. It stays new.
+    TooMany,
 }
 
 /// Sender of events; of none without a webhook. Clones share it.
@@ -154,7 +179,7 @@ impl Events {
             kinds: kinds.to_vec(),
             outbox: Outbox::new(MAX_WAITING),
             posts: Arc::default(),
-            states: Mutex::default(),
+            news: Mutex::default(),
         });
         Self(inner.map(Arc::new))
     }
@@ -168,11 +193,16 @@ impl Events {
     pub fn send(&self, event: &Event<'_>) {
         let Some(inner) = &self.0 else { return };
         let kind = event.kind();
+        let now_ms = now_ms();
         // The state is recorded in any case: a kind that is not posted ends one that is.
-        if !inner.is_news(event) || !inner.kinds.contains(&kind) {
+        let verdict = inner.news().judge(event, now_ms);
+        if verdict == Verdict::Known || !inner.kinds.contains(&kind) {
             return;
         }
-        let now_ms = now_ms();
+        if verdict == Verdict::TooMany {
+            inner.posts.limited.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let mut body = event.members();
         if let Value::Object(members) = &mut body {
             members.insert("event".to_owned(), kind.word().into());
@@ -186,7 +216,7 @@ impl Events {
     /// Records that a configuration was applied: the next refused one is news.
     pub fn reload_applied(&self) {
         if let Some(inner) = &self.0 {
-            inner.lock_states().remove(RELOAD);
+            inner.news().states.remove(RELOAD);
         }
     }
 
@@ -197,7 +227,7 @@ impl Events {
         EventCounts {
             posted: read(&inner.posts.posted),
             failed: read(&inner.posts.failed),
-            dropped: inner.outbox.dropped(),
+            dropped: inner.outbox.dropped() + read(&inner.posts.limited),
         }
     }
 
@@ -210,21 +240,33 @@ impl Events {
 }
 
 impl Inner {
-    fn lock_states(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn is_news(&self, event: &Event<'_>) -> bool {
-        let Some((subject, state)) = event.state() else { return true };
-        let mut states = self.lock_states();
-        if states.get(&subject) == Some(&state) {
-            return false;
+impl News {
+    /// Determines the treatment of an event, and records it if it is new.
+    fn judge(&mut self, event: &Event<'_>, now_ms: u64) -> Verdict {
+        let Some((subject, state)) = event.state() else { return Verdict::New };
+        if self.states.get(&subject) == Some(&state) {
+            return Verdict::Known;
         }
-        if states.len() >= MAX_SUBJECTS {
-            states.clear();
+        if matches!(event, Event::LimitLearned { .. }) {
+            // A clock that went back begins a minute, too.
+            if now_ms.checked_sub(self.minute_ms).is_none_or(|passed| passed >= MINUTE_MS) {
+                (self.minute_ms, self.learned) = (now_ms, 0);
+            }
+            if self.learned == MAX_LEARNED_PER_MINUTE {
+                return Verdict::TooMany;
+            }
+            self.learned += 1;
         }
-        states.insert(subject, state);
-        true
+        if self.states.len() >= MAX_SUBJECTS {
+            self.states.clear();
+        }
+        self.states.insert(subject, state);
+        Verdict::New
     }
 }
 
@@ -275,6 +317,41 @@ pub async fn watch_store(store: Store, events: Events) {
         if is_failing != was_failing {
             was_failing = is_failing;
             events.send(&Event::Store { is_failing });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn learned_limits_are_reported_a_bounded_number_of_times() {
+        let mut news = News::default();
+        let mut judge = |model: &str, limit_tokens: u64, now_ms: u64| {
+            news.judge(&Event::LimitLearned { upstream: "default", model, limit_tokens }, now_ms)
+        };
+        let now_ms = 1_800_000_000_000;
+        let most = u64::from(MAX_LEARNED_PER_MINUTE);
+        for number in 0..most {
+            // Different models, or different limits of one.
+            let model = if number % 2 == 0 { format!("m{number}") } else { "m".to_owned() };
+            assert_eq!(judge(&model, number, now_ms + number), Verdict::New);
+        }
+        assert_eq!(judge("m0", 0, now_ms), Verdict::Known);
+        assert_eq!(judge("other", 1, now_ms + MINUTE_MS - 1), Verdict::TooMany);
+        // It is reported once there is room.
+        assert_eq!(judge("other", 1, now_ms + MINUTE_MS), Verdict::New);
+        assert_eq!(judge("other", 1, now_ms + MINUTE_MS), Verdict::Known);
+        assert_eq!(judge("other", 2, now_ms - 1), Verdict::New, "the clock went back");
+    }
+
+    #[test]
+    fn other_events_are_not_limited() {
+        let mut news = News::default();
+        for number in 0..1000 {
+            let event = Event::Breaker { upstream: "default", is_open: number % 2 == 0 };
+            assert_eq!(news.judge(&event, 1), Verdict::New);
         }
     }
 }

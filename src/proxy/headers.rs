@@ -43,6 +43,7 @@ const LEFT_OUT: HeaderName = HeaderName::from_static("x-weir-left-out");
 const UPSTREAM: HeaderName = HeaderName::from_static("x-weir-upstream");
 const MODEL: HeaderName = HeaderName::from_static("x-weir-model");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-weir-attempts");
+const RECALLS: HeaderName = HeaderName::from_static("x-weir-recalls");
 const VERBOSITY: HeaderName = HeaderName::from_static("x-weir-verbosity");
 
 /// OpenAI's headers for the state of a minute: the limit, the remainder, the time until reset.
@@ -274,6 +275,14 @@ pub(super) fn route(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attemp
     }
     if attempts > 1 {
         headers.insert(ATTEMPTS, attempts.into());
+    }
+}
+
+/// Reports the rounds of the recall tool whose usage is part of the answer's.
+pub(super) fn recalls(headers: &mut HeaderMap, rounds: usize) {
+    headers.remove(RECALLS);
+    if rounds > 0 {
+        headers.insert(RECALLS, rounds.into());
     }
 }
 

@@ -154,14 +154,16 @@ impl Live {
     }
 
     /// Returns the requests in flight, oldest first, and those that ended after number `after`,
-    /// oldest first. A number that does not exist yet, as after a restart, returns all.
-    pub fn look(&self, after: u64) -> Look {
+    /// oldest first: the newest `limit`. A number that does not exist yet, as after a restart, returns
+    /// all.
+    pub fn look(&self, after: u64, limit: usize) -> Look {
         let state = self.state();
         let running: Vec<(u64, Arc<Running>)> =
             state.running.iter().map(|(seq, running)| (*seq, Arc::clone(running))).collect();
         let next = state.ended;
         let after = if after > next { 0 } else { after };
-        let new = usize::try_from(next - after).unwrap_or(usize::MAX).min(state.requests.len());
+        let new = usize::try_from(next - after).unwrap_or(usize::MAX);
+        let new = new.min(state.requests.len()).min(limit);
         let requests = state.requests.range(state.requests.len() - new..).cloned().collect();
         drop(state);
         let running = running.into_iter().map(|(seq, running)| running.shown(seq)).collect();
@@ -242,22 +244,24 @@ mod tests {
     #[test]
     fn the_newest_requests_are_kept_and_shown_once() {
         let live = Arc::new(Live::default());
-        assert_eq!(live.look(0).next, 0);
+        assert_eq!(live.look(0, MAX_ENDED).next, 0);
         for number in 0..MAX_ENDED as u64 + 20 {
             live.ended(Ended { duration_ms: number, ..Ended::default() });
         }
-        let all = live.look(0);
+        let all = live.look(0, MAX_ENDED);
         assert_eq!((all.next, all.requests.len()), (MAX_ENDED as u64 + 20, MAX_ENDED));
         let first = &all.requests[0];
         assert_eq!((first.seq, first.duration_ms), (21, 20), "the oldest that is kept");
         assert!(all.requests.is_sorted_by_key(|request| request.seq));
-        assert!(live.look(all.next).requests.is_empty());
-        assert_eq!(live.look(all.next - 3).requests.len(), 3);
-        assert_eq!(
-            live.look(all.next + 1).requests.len(),
-            MAX_ENDED,
-            "a number of another process"
-        );
+        let seqs = |after: u64, limit: usize| {
+            let requests = live.look(after, limit).requests;
+            requests.iter().map(|request| request.seq).collect::<Vec<_>>()
+        };
+        assert_eq!(seqs(all.next, MAX_ENDED), [] as [u64; 0]);
+        assert_eq!(seqs(all.next - 3, MAX_ENDED), [518, 519, 520]);
+        assert_eq!(seqs(all.next - 3, 2), [519, 520], "the newest");
+        assert_eq!(seqs(0, 0), [] as [u64; 0]);
+        assert_eq!(seqs(all.next + 1, MAX_ENDED).len(), MAX_ENDED, "a number of another process");
     }
 
     #[test]
@@ -266,14 +270,14 @@ mod tests {
         let caller = Caller::new(Tenant::ANONYMOUS, None);
         let mut entries: Vec<Entry> =
             (0..MAX_RUNNING + 5).map(|_| live.begin("chat/completions", &caller)).collect();
-        assert_eq!(live.look(0).running.len(), MAX_RUNNING);
+        assert_eq!(live.look(0, 0).running.len(), MAX_RUNNING);
         entries[0].planned("gpt-4o", 100, 90);
-        let look = live.look(0);
+        let look = live.look(0, 0);
         let first = &look.running[0];
         assert_eq!(first.model.as_deref(), Some("gpt-4o"));
         assert_eq!((first.received_tokens, first.sent_tokens), (Some(100), Some(90)));
         entries.truncate(2);
-        assert_eq!(live.look(0).running.len(), 2);
+        assert_eq!(live.look(0, 0).running.len(), 2);
         entries.clear();
         assert!(live.state().running.is_empty());
     }

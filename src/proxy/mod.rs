@@ -13,6 +13,7 @@ pub mod metrics;
 mod outbox;
 pub mod plan;
 mod profile;
+pub mod recall;
 pub mod relay;
 pub mod send;
 mod settings;
@@ -40,6 +41,7 @@ pub use self::hold::journal::Journal;
 pub use self::live::Live;
 use self::plan::inspect::Inspector;
 pub use self::plan::{Explained, Question, RequestOptions};
+use self::recall::Recall;
 use self::relay::addition::Addition;
 pub use self::relay::drain::Drains;
 use self::send::attempt::Attempt;
@@ -49,6 +51,8 @@ use self::send::passthrough::{self, PassRequest, Passthrough};
 pub use self::settings::instance_secret;
 use self::settings::{Runtime, Settings};
 pub use self::settle::originals::{LeftOut, Originals};
+pub use self::settle::receipts::Receipts;
+use self::settle::recent::{Origin, RecentConversations};
 pub use self::settle::record::MAX_LOGGED_BYTES;
 use self::settle::record::{Passed, Record};
 use self::settle::spend;
@@ -64,7 +68,7 @@ use weir_store::{SECRET_BYTES, Store};
 
 /// Handles requests from plan to answer.
 pub struct Proxy {
-    settings: Settings,
+    settings: Arc<Settings>,
     runtime: Arc<Runtime>,
 }
 
@@ -74,14 +78,16 @@ impl Proxy {
     pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, SetupError> {
         let runtime = Arc::new(Runtime::new(&config, store)?);
         let settings = Settings::new(config, Some(client), &runtime, None)?;
-        Ok(Self { settings, runtime })
+        runtime.recent.turn(settings.config.shows_conversations());
+        Ok(Self { settings: Arc::new(settings), runtime })
     }
 
     /// Returns the proxy under another configuration, for new requests: new settings, the same
     /// runtime.
     pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, SetupError> {
         let settings = Settings::new(config, None, &self.runtime, Some(&self.settings))?;
-        Ok(Self { settings, runtime: Arc::clone(&self.runtime) })
+        self.runtime.recent.turn(settings.config.shows_conversations());
+        Ok(Self { settings: Arc::new(settings), runtime: Arc::clone(&self.runtime) })
     }
 
     /// Compacts the conversation to its limit, forwards it and relays the answer.
@@ -93,7 +99,6 @@ impl Proxy {
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
         self.trace(&mut record, &request.headers);
         record.attributed(attribution::from_headers(&request.headers));
-        let mut addition = None;
         let sent = async {
             // Admit: caller and rates are known, the options are read.
             self.refuse_loop(&request.headers)?;
@@ -101,28 +106,27 @@ impl Proxy {
             compaction::manage(settings, &mut request).await?;
             profile::add(settings, &mut request).await?;
             let conversation = conversations::open(settings, self.store(), &mut request).await?;
+            recall::add(settings, &self.runtime.recalls, &mut request).await?;
             // Plan for the model of its route.
             let mut chat = Chat::plan(settings, request, &mut record).await?;
             // Hold the cost and send, as often as there is a cause to send it again.
             let inbound = send::send(&mut chat, &mut record).await?;
             let (request, mut current) = chat.into_parts();
             record.edited(&current.planned);
-            if inbound.status.is_success() {
-                record.taken(&current.planned);
-                self.prefetch(&mut current);
-                // Only after the upstream accepted the request, which distinguishes a credential
-                // from noise.
-                let left_out = std::mem::take(&mut current.planned.left_out);
-                let (tenant, body) = (request.caller.tenant, current.job.body.clone());
-                self.runtime.originals.keep(tenant, body, left_out, request.permit);
-                addition = Addition::of(settings, tenant, &mut current);
-            }
-            Ok((inbound, current, conversation))
+            let (addition, recall) = match inbound.status.is_success() {
+                true => self.accepted(request, &mut current, &mut record),
+                false => (None, None),
+            };
+            // Answer the model's recalls; those of a stream while it is relayed.
+            let answered = recall::whole(recall, settings, inbound, &mut record).await?;
+            Ok((answered, addition, current, conversation))
         };
-        let (mut inbound, Attempt { upstream, planned, .. }, conversation) = match sent.await {
+        let (answered, addition, current, conversation) = match sent.await {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
+        let (mut inbound, recall) = answered;
+        let Attempt { upstream, planned, .. } = current;
         inbound.headers = upstream.inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
         let (opened, exchange) = conversation.unzip();
@@ -131,7 +135,13 @@ impl Proxy {
         // Relay; the record settles at the end of the answer.
         let exchange = exchange.flatten().filter(|_| inbound.status.is_success());
         let keeping = exchange.map(|exchange| exchange.answered(&inbound.headers));
-        let response = relay::relay(inbound, record, &self.runtime.drains, keeping);
+        let drains = &self.runtime.drains;
+        let response = match recall {
+            Some(recall) => {
+                recall::relay(inbound, record, (recall, Arc::clone(settings)), keeping, drains)
+            }
+            None => relay::relay(inbound, record, drains, keeping),
+        };
         Ok(match (addition, planned.usage_request) {
             (Some(addition), _) => relay::addition::with(response, addition),
             (None, Some(_)) => relay::strip_usage::without_usage(response),
@@ -249,6 +259,7 @@ impl Proxy {
         compaction::manage(settings, &mut request).await?;
         profile::add(settings, &mut request).await?;
         conversations::open(settings, self.store(), &mut request).await?;
+        recall::add(settings, &self.runtime.recalls, &mut request).await?;
         let (_, _, job) = request.job(settings, request.model.name.as_deref())?;
         settings.planner.explain_job(job, None).await
     }
@@ -281,6 +292,41 @@ impl Proxy {
         headers::rates(&mut inbound.headers, &record.minute_left());
         let shown = self.settings.shown_name(upstream).map(|name| (&**name, model));
         headers::route(&mut inbound.headers, shown, record.attempts());
+    }
+
+    /// Takes note of a request that the upstream has accepted, which distinguishes a credential from
+    /// noise. Returns the addition to its answer, and the exchange that recalls may continue.
+    fn accepted(
+        &self,
+        mut request: ChatRequest,
+        current: &mut Attempt,
+        record: &mut Record,
+    ) -> (Option<Addition>, Option<Recall>) {
+        record.taken(&current.planned);
+        self.prefetch(current);
+        let left_out = std::mem::take(&mut current.planned.left_out);
+        let (tenant, body) = (request.caller.tenant, current.job.body.clone());
+        if self.settings.config.shows_conversations() {
+            let origin = Origin {
+                caller: record.caller(),
+                attribution: &record.attribution(),
+                model: &current.planned.model,
+                protocol: current.job.protocol,
+            };
+            self.runtime.recent.keep(&origin, &body);
+        }
+        // If its answer may be continued, the body is needed as long.
+        let permit = match current.job.without_recall {
+            Some(_) => Box::new(()),
+            None => std::mem::replace(&mut request.permit, Box::new(())),
+        };
+        self.runtime.originals.keep(tenant, body, left_out, permit);
+        if let Some(id) = record.id().filter(|_| self.settings.config.ledger.receipts) {
+            self.runtime.receipts.keep(tenant, id, &current.job, &current.planned);
+        }
+        let addition = Addition::of(&self.settings, tenant, current);
+        let records = Arc::clone(&self.runtime.recalls);
+        (addition, Recall::new(records, request, current.clone()))
     }
 
     /// Prefetches the summary for the next compaction in the background.
@@ -377,6 +423,11 @@ impl Proxy {
         &self.runtime.originals
     }
 
+    /// Returns the receipts of compactions.
+    pub fn receipts(&self) -> &Receipts {
+        &self.runtime.receipts
+    }
+
     /// Returns the kept conversations of a caller.
     pub fn conversations<'a>(&'a self, caller: &'a Caller) -> Result<Pages<'a>, ProxyError> {
         Pages::new(self.store(), self.settings.config.conversations, caller)
@@ -385,6 +436,12 @@ impl Proxy {
     /// Returns the journal of requests.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.settings.journal
+    }
+
+    /// Returns the recent conversations that operators see; `None` if they see none.
+    pub fn recent(&self) -> Option<&RecentConversations> {
+        let is_shown = self.settings.config.shows_conversations();
+        is_shown.then_some(&self.runtime.recent)
     }
 
     /// Returns the summaries; `None` if they are disabled.

@@ -1,6 +1,6 @@
 //! State of the proxy: that made from one configuration, and that kept across reloads.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Semaphore;
 
@@ -14,8 +14,11 @@ use super::hold::journal::{Journal, JournalState};
 use super::hold::prices::{RoutePrices, Warned};
 use super::live::Live;
 use super::plan::{PlanState, Planner, PlannerParts};
+use super::recall::RecallRecords;
 use super::relay::drain::Drains;
 use super::settle::originals::Originals;
+use super::settle::receipts::Receipts;
+use super::settle::recent::RecentConversations;
 use super::summaries::{Summaries, SummaryState};
 use super::traces::Tracer;
 use super::upstreams::routes::Routes;
@@ -32,6 +35,9 @@ pub struct Runtime {
     /// Secret of callers' fingerprints and of sealed items.
     pub secret: [u8; SECRET_BYTES],
     pub originals: Arc<Originals>,
+    /// Recent conversations, for the inspector.
+    pub recent: RecentConversations,
+    pub receipts: Receipts,
     /// Answers that are read without their callers.
     pub drains: Drains,
     pub admissions: Admissions,
@@ -42,6 +48,8 @@ pub struct Runtime {
     pub events: Events,
     pub tracer: Tracer,
     pub plans: Arc<PlanState>,
+    /// Records of the model's recalls.
+    pub recalls: Arc<RecallRecords>,
     journal: Arc<JournalState>,
     /// Permit for one inspection at a time, so that requests find their cores.
     pub inspections: Arc<Semaphore>,
@@ -60,6 +68,8 @@ impl Runtime {
         let budgets = Budgets::new(Arc::clone(config), &store, redis.clone(), events.clone());
         Ok(Self {
             originals: Arc::new(Originals::new(&config.context, &store)?),
+            recent: RecentConversations::default(),
+            receipts: Receipts::new(&config.ledger, &store),
             drains: Drains::new(&config.ledger),
             admissions: Admissions::new(redis),
             live: Arc::default(),
@@ -68,6 +78,7 @@ impl Runtime {
             tracer: Tracer::new(config),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
             plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),
+            recalls: Arc::new(RecallRecords::new(store.clone())),
             inspections: Arc::new(Semaphore::new(1)),
             summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
             via: Via::random(),
@@ -89,6 +100,8 @@ pub fn instance_secret(config: &Config, store: &Store) -> [u8; SECRET_BYTES] {
 /// State made from one configuration.
 pub struct Settings {
     pub config: Arc<Config>,
+    /// Hash of the configuration, once it was shown.
+    pub config_hash: OnceLock<String>,
     pub upstreams: Upstreams,
     pub planner: Planner,
     /// `None` if summaries are disabled.
@@ -128,7 +141,8 @@ impl Settings {
         };
         let planner = Planner::new(Arc::clone(&config), parts);
         let (via, sealer) = (runtime.via.clone(), Sealer::new(&runtime.secret));
-        Ok(Self { config, upstreams, planner, summaries, journal, via, sealer })
+        let config_hash = OnceLock::new();
+        Ok(Self { config, config_hash, upstreams, planner, summaries, journal, via, sealer })
     }
 
     /// Whether conversations are planned but forwarded unchanged.

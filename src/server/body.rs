@@ -119,6 +119,10 @@ impl Room for Permit {
     fn shrink(&mut self, bytes: usize) {
         Self::shrink(self, bytes);
     }
+
+    fn another(&self) -> Box<dyn Room> {
+        Box::new(self.bodies.permit())
+    }
 }
 
 impl Drop for Permit {

@@ -88,14 +88,15 @@ impl Routes {
                 return Err(problem);
             }
         };
+        // Each action counts towards the limits of the caller's key: all of them use the store.
+        let _admission = match self.proxy().admit(caller).await {
+            Ok(admission) => admission,
+            Err(problem) => {
+                Acceptor::refuse_body(&parts.headers, body);
+                return Err(problem);
+            }
+        };
         if let Action::Replace(name) = action {
-            let _admission = match self.proxy().admit(caller).await {
-                Ok(admission) => admission,
-                Err(problem) => {
-                    Acceptor::refuse_body(&parts.headers, body);
-                    return Err(problem);
-                }
-            };
             let Received { received, decoded, permit } =
                 self.acceptor.body(&parts.headers, body).await?;
             let _permit = permit;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, HeaderValue,
     UPGRADE, VARY,
@@ -23,14 +24,16 @@ use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::admit::host::{Hosts, Origins, check_framing};
 use crate::proxy::{
-    Asked, Body, Caller, ChatRequest, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy,
-    ProxyError, RequestOptions, RequestedModel, SpendQuery,
+    Admission, Asked, Body, Caller, ChatRequest, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody,
+    Proxy, ProxyError, RequestOptions, RequestedModel, SpendQuery,
 };
 use crate::upstream::{Endpoint, Route, Target, TargetError};
 use weir_engine::wire::Protocol;
 
 /// Path prefix of originals, by reference.
 const ORIGINALS: &str = "/weir/v1/originals/";
+/// Path prefix of receipts, by the ID of the request.
+const RECEIPTS: &str = "/weir/v1/receipts/";
 /// Path that explains the body of a conversation.
 const PLAN: &str = "/weir/v1/plan";
 /// Path that shows what a compaction item stands for.
@@ -86,6 +89,8 @@ enum Step {
     Own(Response<Body>),
     /// Returns the original of this reference.
     Original(String),
+    /// Receipt of a compaction, by the ID of its request.
+    Receipt(String),
     /// Returns the plan for this request instead of sending it.
     Plan,
     /// Returns what a compaction item stands for.
@@ -198,7 +203,14 @@ impl Routes {
             Step::Own(response) => response,
             Step::Metrics => self.metrics(&parts, body).await,
             Step::NotAllowed(allowed) => self.refuse_method(&parts, body, allowed),
-            Step::Original(reference) => self.original(parts, body, &reference, &caller).await,
+            Step::Original(reference) => {
+                let found = self.proxy.originals().find(caller.tenant, &reference).await;
+                self.kept(&parts, body, found)
+            }
+            Step::Receipt(id) => {
+                let found = self.proxy.receipts().find(caller.tenant, &id).await;
+                self.kept(&parts, body, found)
+            }
             Step::Usage => {
                 let query = SpendQuery::read(parts.uri.query().unwrap_or_default());
                 let result = async { self.proxy.spend(&caller, query?).await };
@@ -285,6 +297,12 @@ impl Routes {
                 false => Step::NotAllowed("GET, HEAD"),
             });
         }
+        if let Some(id) = path.strip_prefix(RECEIPTS) {
+            return Ok(match is_read {
+                true => Step::Receipt(id.to_owned()),
+                false => Step::NotAllowed("GET, HEAD"),
+            });
+        }
         let below = path.strip_prefix(CONVERSATIONS);
         if below.is_some_and(|below| below.is_empty() || below.starts_with('/')) {
             return Ok(Step::Conversations);
@@ -334,22 +352,16 @@ impl Routes {
         self.refuse(parts, body, &ProxyError::new(ErrorKind::NotFound, message))
     }
 
-    /// Returns the original behind `reference` to the caller that sent it.
-    async fn original(
-        &self,
-        parts: Parts,
-        body: Body,
-        reference: &str,
-        caller: &Caller,
-    ) -> Response<Body> {
-        match self.proxy.originals().find(caller.tenant, reference).await {
-            Ok(original) => {
-                let mut response = reply::json(StatusCode::OK, original);
+    /// Returns something that is kept for the caller that sent it.
+    fn kept(&self, parts: &Parts, body: Body, found: Result<Bytes, ProxyError>) -> Response<Body> {
+        match found {
+            Ok(kept) => {
+                let mut response = reply::json(StatusCode::OK, kept);
                 let headers = response.headers_mut();
                 headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 response
             }
-            Err(problem) => self.refuse(&parts, body, &problem),
+            Err(problem) => self.refuse(parts, body, &problem),
         }
     }
 
@@ -399,13 +411,7 @@ impl Routes {
     async fn compaction(&self, parts: Parts, body: Body, caller: &Caller) -> Response<Body> {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
         let shown = async {
-            let admission = match self.proxy.admit(caller).await {
-                Ok(admission) => admission,
-                Err(problem) => {
-                    Acceptor::refuse_body(&parts.headers, body);
-                    return Err(problem);
-                }
-            };
+            let (admission, body) = self.admitted(&parts, body, caller).await?;
             let Received { received, decoded, permit } =
                 self.acceptor.body(&parts.headers, body).await?;
             let (_admission, _permit) = (admission, permit);
@@ -476,6 +482,22 @@ impl Routes {
         reply::method_not_allowed(&problem, allowed)
     }
 
+    /// Applies the limits of the caller's key. A refused request's body is not read.
+    async fn admitted(
+        &self,
+        parts: &Parts,
+        body: Body,
+        caller: &Caller,
+    ) -> Result<(Admission, Body), ProxyError> {
+        match self.proxy.admit(caller).await {
+            Ok(admission) => Ok((admission, body)),
+            Err(problem) => {
+                Acceptor::refuse_body(&parts.headers, body);
+                Err(problem)
+            }
+        }
+    }
+
     /// Forwards a request that weir reads: authorizes it, then reads its body completely.
     async fn call(
         &self,
@@ -485,13 +507,7 @@ impl Routes {
         target: Target,
         caller: Caller,
     ) -> Result<ChatRequest, ProxyError> {
-        let admission = match self.proxy.admit(&caller).await {
-            Ok(admission) => admission,
-            Err(problem) => {
-                Acceptor::refuse_body(&parts.headers, body);
-                return Err(problem);
-            }
-        };
+        let (admission, body) = self.admitted(&parts, body, &caller).await?;
         let Received { received, decoded, permit } =
             self.acceptor.body(&parts.headers, body).await?;
         let readable = decoded.as_ref().unwrap_or(&received);
@@ -512,6 +528,7 @@ impl Routes {
             options: RequestOptions::default(),
             model: RequestedModel::default(),
             asked: Asked::default(),
+            recall: None,
         })
     }
 
@@ -524,13 +541,7 @@ impl Routes {
         target: Target,
         caller: Caller,
     ) -> Result<Pass, ProxyError> {
-        let admission = match self.proxy.admit(&caller).await {
-            Ok(admission) => admission,
-            Err(problem) => {
-                Acceptor::refuse_body(&parts.headers, body);
-                return Err(problem);
-            }
-        };
+        let (admission, body) = self.admitted(&parts, body, &caller).await?;
         let is_checked = caller.needs_body(&parts.method, &target);
         let body = if is_checked || self.proxy.needs_body(&parts.method, &target, &parts.headers) {
             let whole = self.acceptor.body(&parts.headers, body).await?;

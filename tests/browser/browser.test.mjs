@@ -2,7 +2,7 @@
 // both themes and on a phone, and that names from outside are text and nothing else.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { after, afterEach, before, test } from "node:test";
 
 import { Browser, Setting } from "./harness.mjs";
 
@@ -19,6 +19,8 @@ let browser;
 before(async () => {
   [setting, browser] = await Promise.all([Setting.start(), Browser.start()]);
 });
+
+afterEach(() => browser.rest());
 
 after(async () => {
   await browser?.stop();

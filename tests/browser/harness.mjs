@@ -56,7 +56,7 @@ class Program {
 
 /** A weir with virtual keys and a dashboard, in front of the scripted upstream. */
 export class Setting {
-  static async start({ flags = [], more = "" } = {}) {
+  static async start({ flags = [], admin = "", more = "" } = {}) {
     const self = new this();
     self.folder = mkdtempSync(path.join(tmpdir(), "weir-browser-"));
     self.upstream = await Program.start("examples/scripted_upstream", [], [/listening on (http\S+)/]);
@@ -66,6 +66,7 @@ export class Setting {
       listen = "127.0.0.1:0"
       [admin]
       listen = "127.0.0.1:0"
+      ${admin}
       [auth]
       mode = "keys"
       [store]
@@ -90,6 +91,16 @@ export class Setting {
   async read(route) {
     const answer = await fetch(`${this.dashboard}${route}`, { headers: { authorization: `Bearer ${this.token}` } });
     return answer.json();
+  }
+
+  /** Creates a virtual key; returns its secret. */
+  async key(team) {
+    const answer = await fetch(`${this.dashboard}/admin/v1/keys`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${this.token}`, "content-type": "application/json" },
+      body: JSON.stringify({ name: team, team }),
+    });
+    return (await answer.json()).secret;
   }
 
   /** Replaces a text in the configuration's file, and waits until weir has read it. */
@@ -121,6 +132,8 @@ export class Setting {
 
 /** A browser whose pages are watched. */
 export class Browser {
+  contexts = [];
+
   static async start() {
     const executablePath = process.env.WEIR_TEST_BROWSER ?? BROWSERS.find((one) => existsSync(one));
     if (!executablePath) throw new Error("no Chromium: install it, or name it in WEIR_TEST_BROWSER");
@@ -134,6 +147,7 @@ export class Browser {
   /** Opens a page of the dashboard at `setting` in a session of its own. */
   async open(setting) {
     const context = await this.own.createBrowserContext();
+    this.contexts.push(context);
     const page = await context.newPage();
     // Long, since the machine may have other work.
     page.setDefaultTimeout(120_000);
@@ -152,6 +166,11 @@ export class Browser {
       if (origin !== setting.dashboard && !["data:", "blob:", "about:"].includes(protocol)) watched.foreign.push(request.url());
     });
     return new View(page, setting, watched);
+  }
+
+  /** Ends all sessions, and with them their connections. */
+  async rest() {
+    await Promise.all(this.contexts.splice(0).map((context) => context.close()));
   }
 
   stop() {

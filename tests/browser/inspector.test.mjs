@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
-import { after, before, test } from "node:test";
+import { after, afterEach, before, test } from "node:test";
 
 import { Browser, REPOSITORY, Setting } from "./harness.mjs";
 
@@ -16,6 +16,8 @@ let browser;
 before(async () => {
   [setting, browser] = await Promise.all([Setting.start(), Browser.start()]);
 });
+
+afterEach(() => browser.rest());
 
 after(async () => {
   await browser?.stop();
@@ -80,7 +82,7 @@ test("the sample shows turns, policies and texts", async () => {
   await view.waitFor(() => location.hash.includes("turn=20"));
   await view.picture("inspector-compare");
   await view.press("compaction ▶");
-  await view.reads(".inspector-said", /^Turn 22 of 28.*compaction \(evict\) reads [\d,]+ tokens again, which costs \$0/);
+  await view.reads(".inspector-said", /^Turn 2[1-8] of 28.*compaction \(evict\) reads [\d,]+ tokens again, which costs \$0/);
 
   await view.set("Compare with", "");
   await view.waitFor(() => document.querySelectorAll(".inspector-gauges h2").length === 1);
@@ -98,7 +100,7 @@ test("the sample shows turns, policies and texts", async () => {
 
   await view.press("List");
   await page.type("input[type=search]", "read_file note");
-  await view.reads(".inspector-search .hint", /^\d+ of 54 messages/);
+  await view.reads(".inspector-search .hint", /^\d+ of 5\d messages/);
   assert.deepEqual(await view.judge(), []);
   assertClean(view);
 });
@@ -261,4 +263,30 @@ test("mistakes are named where they are made", async () => {
   await view.set("Limit (8k or 40%)", "60");
   await view.reads(".figure dd", /^refused/);
   assertClean(view);
+});
+
+test("live conversations open with a click, once the operator allows it", async () => {
+  const own = await Setting.start({ admin: "show_conversations = true", more: '[context]\noriginals = "memory"' });
+  try {
+    const hostile = "<img src=x onerror=alert(1)>";
+    const messages = [{ role: "system", content: "Be brief." }, { role: "user", content: `Look at ${hostile}` }];
+    for (const text of ["It is an image.", "It is the same."]) {
+      messages.push({ role: "assistant", content: text }, { role: "user", content: "Look again." });
+    }
+    const sent = await own.chat(await own.key("payments"), messages, { headers: { "x-session-id": hostile } });
+    assert.equal(sent.status, 200);
+    const view = await browser.open(own);
+    await view.logIn();
+    await view.go("inspector", "Inspector");
+    await view.shows("Live conversations");
+    await view.waitFor(() => document.querySelector(".inspector-live li button") !== null);
+    assert.match(await view.text(), /gpt-4o, \d+ bytes, payments/);
+    assert.deepEqual(await view.judge(), []);
+    await view.page.click(".inspector-live li button");
+    await view.page.waitForSelector(".inspector-results:not([hidden]):not([aria-busy]) .figure");
+    assert.match(await view.page.$eval(".inspector-said", (line) => line.textContent), /^Turn 3 of 3/);
+    assertClean(view);
+  } finally {
+    await own.stop();
+  }
 });

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::{free_port, weir};
+use crate::cli::{Serving, free_port, weir};
 use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Server};
 use crate::tls::setting::Authority;
@@ -377,4 +377,37 @@ async fn the_upstream_is_tried_where_asked() {
     let questions: Vec<_> = questions.collect();
     assert_eq!(questions.len(), 2, "one for each run with the good key");
     assert!(questions.iter().all(|seen| seen.completion_tokens.is_some_and(|tokens| tokens <= 16)));
+}
+
+#[test]
+fn kept_conversations_without_room_are_told() {
+    let folder = Folder::new();
+    let room = "[server]\nmax_body_bytes = 1024\nmax_bodies_in_flight_bytes = 4194304\n";
+    let keys = "[auth]\nmode = \"keys\"\n[upstream]\napi_key_env = \"OWN_KEY\"\n";
+    let key = "conversations.max_conversation_bytes";
+    let (found, code) = checked(&folder, &format!("{room}[conversations]\nenabled = true\n"), &[]);
+    assert_eq!((code, &found["problems"][0]["key"]), (Some(2), &json!(key)));
+    let cure = "raise that one to 8388608";
+    assert!(found["problems"][0]["message"].to_string().contains(cure), "{found}");
+    let path = folder.path("weir.toml");
+    let output = weir(&["serve", "--config", &path]).output().expect("weir starts");
+    let refused = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{refused}");
+    assert!(refused.contains(key) && refused.contains(cure), "{refused}");
+    // A single key may keep them, too.
+    let (found, code) = checked(&folder, &format!("{room}{keys}"), &[]);
+    assert_eq!((code, &found["warnings"][0]["key"]), (Some(0), &json!(key)));
+    assert!(found["warnings"][0]["message"].to_string().contains(cure), "{found}");
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--config", &path];
+    let started = Serving::run(weir(&serve).env("OWN_KEY", "sk-1"));
+    assert!(
+        started.greeting.contains(key) && started.greeting.contains(cure),
+        "{}",
+        started.greeting
+    );
+    let more_room = room.replace("4194304", "4194305");
+    for text in [room.to_owned(), keys.to_owned(), format!("{more_room}{keys}")] {
+        let (found, code) = checked(&folder, &text, &[]);
+        assert_eq!((code, &found["warnings"]), (Some(0), &json!([])), "{text}");
+    }
 }

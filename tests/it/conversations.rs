@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use weir::config::Config;
 use weir_eval::conversation::Conversation;
-use weir_store::Store;
+
 use weir_store::ledger::{Column, UsageQuery};
+use weir_store::{Store, Tenant};
 
 use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
@@ -99,6 +100,13 @@ fn json_of(message: &Message) -> Value {
 async fn kept(weir: &Weir, credential: &str, name: &str) -> Vec<Value> {
     let shown = json_of(&get(weir, credential, &format!("/{name}")).await);
     shown["messages"].as_array().cloned().expect("a list")
+}
+
+/// Returns the tenant whose requests are in the store.
+async fn only_tenant(store: &Store) -> Tenant {
+    let query = UsageQuery { by: vec![Column::Tenant], ..UsageQuery::default() };
+    let rows = store.usage(query).await.expect("it can be read");
+    rows.first().and_then(|row| row.tenant).expect("a caller")
 }
 
 #[tokio::test]
@@ -542,9 +550,7 @@ async fn the_command_line_lists_shows_exports_and_deletes() {
     let answer = whole(&assistant("a"), "stop");
     let headers = within(ALICE, "trip-1");
     exchange(&weir, &mut upstream, &headers, body(&[user("q")], false), &answer).await;
-    let query = UsageQuery { by: vec![Column::Tenant], ..UsageQuery::default() };
-    let rows = store.usage(query).await.expect("it can be read");
-    let tenant = rows.first().and_then(|row| row.tenant).expect("a caller");
+    let tenant = only_tenant(&store).await;
     let tenant = format!("{:032x}", u128::from_be_bytes(tenant.0));
     let run = |arguments: &[&str], owner: [&str; 2]| {
         let output = crate::cli::weir(&["conversations"])
@@ -573,5 +579,82 @@ async fn the_command_line_lists_shows_exports_and_deletes() {
     assert!(others.contains("--team"), "{others}");
     assert!(run(&["list"], ["--tenant", "xyz"]).is_err());
     assert_eq!(run(&["delete", "trip-1"], own).as_deref(), Ok("deleted trip-1\n"));
+    let none = run(&["list"], own).expect("it works");
+    assert!(none.contains("--tenant"), "{none}");
     get(&weir, ALICE, "/trip-1").await.assert_error(404, "not_found");
+}
+
+#[tokio::test]
+async fn a_first_exchange_is_not_kept_after_a_delete() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, on).await;
+    let answer = whole(&assistant("a"), "stop");
+    let headers = within(ALICE, "a");
+    let (address, request) = (weir.address, chat(&headers, body(&[user("early")], false)));
+    let asking = tokio::spawn(async move { ask(address, request).await });
+    let early = upstream.next().await;
+    // The conversation begins after that request, and is deleted before its answer.
+    exchange(&weir, &mut upstream, &headers, body(&[user("q")], false), &answer).await;
+    let deleted = ask(address, bare("DELETE", &format!("{PATH}/a"), ALICE)).await;
+    assert_eq!(json_of(&deleted)["deleted"], true);
+    early.answer(&answer);
+    assert_eq!(asking.await.expect("no panic").status(), 200);
+    get(&weir, ALICE, "/a").await.assert_error(404, "not_found");
+    let listed = json_of(&get(&weir, ALICE, "").await);
+    assert_eq!(listed["data"], json!([]), "nothing else is listed");
+    exchange(&weir, &mut upstream, &headers, body(&[user("q")], false), &answer).await;
+    assert_eq!(kept(&weir, ALICE, "a").await.len(), 2, "a new one begins");
+}
+
+#[tokio::test]
+async fn a_delete_wins_over_an_exchange_that_began_before_it_even_if_nothing_was_there() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, on).await;
+    let answer = whole(&assistant("a"), "stop");
+    let headers = within(ALICE, "a");
+    let delete = async || ask(weir.address, bare("DELETE", &format!("{PATH}/a"), ALICE)).await;
+    for _ in 0..2 {
+        let (address, request) = (weir.address, chat(&headers, body(&[user("early")], false)));
+        let asking = tokio::spawn(async move { ask(address, request).await });
+        let early = upstream.next().await;
+        delete().await.assert_error(404, "not_found");
+        early.answer(&answer);
+        assert_eq!(asking.await.expect("no panic").status(), 200);
+        get(&weir, ALICE, "/a").await.assert_error(404, "not_found");
+    }
+    // The next exchange is kept, however soon it comes.
+    delete().await.assert_error(404, "not_found");
+    exchange(&weir, &mut upstream, &headers, body(&[user("q")], false), &answer).await;
+    assert_eq!(kept(&weir, ALICE, "a").await, [user("q"), assistant("a")]);
+}
+
+#[tokio::test]
+async fn a_delete_where_nothing_is_kept_writes_nothing() {
+    let mut upstream = Upstream::start().await;
+    let folder = Folder::new();
+    let store = Store::open(&folder.file("weir.db")).expect("a store");
+    let weir = start_with(store.clone(), &upstream.address, |_| ()).await;
+    let answer = whole(&assistant("a"), "stop");
+    exchange(&weir, &mut upstream, ALICE, body(&[user("q")], false), &answer).await;
+    let tenant = only_tenant(&store).await;
+    let deleted = ask(weir.address, bare("DELETE", &format!("{PATH}/a"), ALICE)).await;
+    deleted.assert_error(404, "not_found");
+    assert_eq!(store.conversation_change(tenant, "a").await, Ok(0));
+    let on = start_with(store.clone(), &upstream.address, on).await;
+    let deleted = ask(on.address, bare("DELETE", &format!("{PATH}/a"), ALICE)).await;
+    deleted.assert_error(404, "not_found");
+    assert_ne!(store.conversation_change(tenant, "a").await, Ok(0));
+}
+
+#[tokio::test]
+async fn reading_conversations_counts_towards_the_limits_of_a_key() {
+    let upstream = Upstream::start().await;
+    let setting = setting::start(&upstream.address, on).await;
+    let key = setting.key("a", r#"{"requests_per_minute":3}"#).await;
+    for path in ["", "/a", "/a/export"] {
+        let answer = get(&setting.weir, &key.header(), path).await;
+        assert!(matches!(answer.status(), 200 | 404), "{path}: {answer:?}");
+    }
+    let refused = get(&setting.weir, &key.header(), "").await;
+    assert_eq!(refused.status(), 429, "{refused:?}");
 }

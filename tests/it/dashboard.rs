@@ -326,8 +326,39 @@ async fn live_requests_carry_names_and_figures_and_no_content() {
     assert!(!look.to_string().contains("secret plan"));
     let after = dashboard.get("/admin/v1/live?after=1").await;
     assert_eq!((&after["requests"], &after["next"]), (&json!([]), &json!(1)));
+    for (limit, expected) in [(0, 0), (1, 1), (1000, 1)] {
+        let newest = dashboard.get(&format!("/admin/v1/live?after=0&limit={limit}")).await;
+        assert_eq!(newest["requests"].as_array().map(Vec::len), Some(expected), "{limit}");
+    }
+    let answer = dashboard.ask("GET", "/admin/v1/live?limit=-1", &bearer(TOKEN)).await;
+    assert_eq!(code(&answer), refused(400, "invalid_request"));
     let answer = dashboard.ask("GET", "/admin/v1/live?after=x", &bearer(TOKEN)).await;
     assert_eq!(code(&answer), refused(400, "invalid_request"));
+}
+
+#[tokio::test]
+async fn a_look_without_a_limit_has_as_many_requests_as_the_page_shows() {
+    let dashboard = Dashboard::start().await;
+    let key = dashboard.setting.key("research", "{}").await;
+    // Without a body in JSON they end before an upstream is asked.
+    for _ in 0..205 {
+        let refused = ask(dashboard.setting.weir.address, chat(&key.header(), "no")).await;
+        assert_eq!(refused.status(), 400, "{refused:?}");
+    }
+    let look = async || dashboard.get("/admin/v1/live").await;
+    let look = eventually(DEADLINE, look, |look| look["next"] == json!(205)).await;
+    let seqs = |look: &Value| {
+        let rows = look["requests"].as_array().expect("a list");
+        (rows.len(), rows[0]["seq"].clone(), rows[rows.len() - 1]["seq"].clone())
+    };
+    assert_eq!(seqs(&look), (200, json!(6), json!(205)), "the newest");
+    let after = dashboard.get("/admin/v1/live?after=0").await;
+    assert_eq!(seqs(&after), (200, json!(6), json!(205)));
+    let all = dashboard.get("/admin/v1/live?after=0&limit=500").await;
+    assert_eq!(seqs(&all), (205, json!(1), json!(205)));
+    let script = dashboard.ask("GET", "/pages/live.js", "").await;
+    let script = String::from_utf8(script.body).expect("UTF-8");
+    assert!(script.contains("const MAX_ROWS = 200;"), "the page shows another number");
 }
 
 #[tokio::test]

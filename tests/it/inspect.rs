@@ -6,14 +6,16 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use weir::admin::{Admin, Token};
-use weir::config::{Config, Secret};
+use weir::config::{Config, Originals, Secret};
 use weir_store::Store;
 
 use crate::keys::setting::{bearer, post};
+use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{self, Message, Weir, ask, bare};
 
 const SECRET: &str = "weir-admin-of-this-test-0123456789abcdef";
 const PATH: &str = "/admin/v1/inspect";
+const RECENT: &str = "/admin/v1/conversations";
 
 /// A weir with an admin listener.
 struct Inspected {
@@ -24,9 +26,14 @@ struct Inspected {
 
 impl Inspected {
     async fn start(change: impl Fn(&mut Config)) -> Self {
-        let store = Store::in_memory().expect("a store");
         // Nothing is sent, so nothing needs to answer.
-        let weir = harness::start_with(store.clone(), "127.0.0.1:9", &change).await;
+        Self::over("127.0.0.1:9", change).await
+    }
+
+    /// Starts one in front of the upstream at this address.
+    async fn over(upstream: &str, change: impl Fn(&mut Config)) -> Self {
+        let store = Store::in_memory().expect("a store");
+        let weir = harness::start_with(store.clone(), upstream, &change).await;
         let mut config = Config::default();
         change(&mut config);
         let token = Token::new(&Secret::new(SECRET));
@@ -45,6 +52,12 @@ impl Inspected {
 
     async fn ask(&self, body: &Value) -> Message {
         ask(self.admin, post(PATH, &bearer(SECRET), body.to_string())).await
+    }
+
+    /// Reads a page with the token.
+    async fn get(&self, path: &str) -> (u16, Value) {
+        let answer = ask(self.admin, bare("GET", path, &bearer(SECRET))).await;
+        (answer.status(), serde_json::from_slice(&answer.body).expect("JSON"))
     }
 
     async fn inspect(&self, body: &Value) -> Value {
@@ -442,4 +455,67 @@ async fn bound_thinking_is_planned_as_after_all_requests_before() {
         edits.push(own["policies"][0]["plan"]["edits"].clone());
     }
     assert!(edits.contains(&json!("thinking")), "{edits:?}");
+}
+
+#[tokio::test]
+async fn live_conversations_are_shown_if_the_operator_says_so() {
+    let upstream = Server::start(Options::default()).await.expect("a free port");
+    let address = upstream.addr.to_string();
+    let weir = Inspected::over(&address, |config| {
+        config.context.originals = Originals::Memory;
+        config.admin.show_conversations = true;
+    })
+    .await;
+    let (status, list) = weir.get(RECENT).await;
+    assert_eq!((status, &list["is_on"], &list["data"]), (200, &json!(true), &json!([])));
+
+    let paths = ["/v1/chat/completions", "/v1/responses"];
+    for (path, body) in paths.into_iter().zip([chat(2), responses(2)]) {
+        for (own, note) in [(body.clone(), ""), (body, "again")] {
+            let mut own = own;
+            own["metadata"] = json!({"note": note});
+            let headers = format!("x-session-id: s{path}\r\n{}", bearer("k"));
+            let answer = ask(weir.weir.address, post(path, &headers, own.to_string())).await;
+            assert_eq!(answer.status(), 200, "{answer:?}");
+            let rows = weir.get(RECENT).await.1["data"].as_array().expect("rows").clone();
+            assert_eq!(rows[0]["conversation"], format!("s{path}"));
+            let (status, shown) = weir.get(&format!("{RECENT}/{}", rows[0]["id"])).await;
+            assert_eq!((status, &shown["text"]), (200, &json!(own.to_string())));
+            let asked = json!({"text": shown["text"], "protocol": shown["protocol"], "model": shown["model"]});
+            assert_eq!(weir.inspect(&asked).await["turn"], 3, "{path}");
+        }
+    }
+    assert_eq!(weir.get(RECENT).await.1["data"].as_array().map(Vec::len), Some(2));
+    let side = format!(
+        "x-session-id: titles\r\nx-claude-code-request-class: auxiliary\r\n{}",
+        bearer("k")
+    );
+    let answer = ask(weir.weir.address, post(paths[0], &side, chat(1).to_string())).await;
+    assert_eq!(answer.status(), 200, "{answer:?}");
+    assert_eq!(weir.get(RECENT).await.1["data"].as_array().map(Vec::len), Some(2));
+    assert_eq!(weir.get(&format!("{RECENT}/77")).await.0, 404);
+    assert_eq!(weir.get(&format!("{RECENT}/x")).await.0, 404);
+    let answer = ask(weir.admin, bare("GET", RECENT, "")).await;
+    assert_eq!(answer.status(), 401, "{answer:?}");
+}
+
+#[tokio::test]
+async fn live_conversations_are_not_kept_unasked() {
+    for (originals, show_conversations) in [(Originals::Memory, false), (Originals::Off, true)] {
+        let upstream = Server::start(Options::default()).await.expect("a free port");
+        let weir = Inspected::over(&upstream.addr.to_string(), |config| {
+            config.context.originals = originals;
+            config.admin.show_conversations = show_conversations;
+        })
+        .await;
+        let headers = format!("x-session-id: one\r\n{}", bearer("k"));
+        let answer =
+            ask(weir.weir.address, post("/v1/chat/completions", &headers, chat(1).to_string()))
+                .await;
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        let (status, list) = weir.get(RECENT).await;
+        assert_eq!((status, &list["is_on"], &list["data"]), (200, &json!(false), &json!([])));
+        let (status, refused) = weir.get(&format!("{RECENT}/1")).await;
+        assert_eq!((status, &refused["error"]["code"]), (404, &json!("not_found")));
+    }
 }

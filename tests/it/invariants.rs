@@ -26,5 +26,6 @@ mod regressions;
 mod reported;
 mod simulated;
 mod summarised;
+mod survival;
 mod transcript;
 mod valid;

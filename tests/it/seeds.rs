@@ -6,7 +6,7 @@ mod properties;
 
 use std::path::Path;
 
-use properties::{body, config, decode, protocols, sse, strip_usage, target};
+use properties::{body, config, decode, protocols, recall_tool, sse, strip_usage, target};
 use proptest::prelude::*;
 
 /// Seeds up to this length are also tried cut off at each byte.
@@ -48,6 +48,11 @@ fn seeds_of_sse() {
 #[test]
 fn seeds_of_strip_usage() {
     try_seeds("strip_usage", strip_usage::check);
+}
+
+#[test]
+fn seeds_of_recall_tool() {
+    try_seeds("recall_tool", recall_tool::check);
 }
 
 #[test]

@@ -5,5 +5,5 @@ mod beyond;
 mod keys;
 mod phantom;
 mod race;
-mod setting;
+pub mod setting;
 mod tls;

@@ -368,6 +368,10 @@ impl Room for Permit {
     }
 
     fn shrink(&mut self, _: usize) {}
+
+    fn another(&self) -> Box<dyn Room> {
+        Box::new(())
+    }
 }
 
 #[tokio::test]

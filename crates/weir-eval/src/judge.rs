@@ -263,7 +263,7 @@ fn faults(
     })
 }
 
-fn is_paired(messages: &[&Message]) -> bool {
+pub(crate) fn is_paired(messages: &[&Message]) -> bool {
     let mut open: Vec<&str> = Vec::new();
     for message in messages {
         if message.role == Role::Tool {

@@ -4,12 +4,16 @@
 //! A conversation is replayed at each assistant message that follows a user or tool message: the
 //! request is everything before it. Recall is the share of the real answer's values that can still
 //! be read in the request. Cost is the bill of a provider with a prefix cache.
+//!
+//! [`fitbench`] judges the requests of any proxy by the same measures, as they reach an upstream; the
+//! example `fitbench` of the package `weir` plays the conversations.
 
 #![warn(unreachable_pub)]
 
 pub mod baseline;
 pub mod conversation;
 mod engine;
+pub mod fitbench;
 mod grams;
 pub mod html;
 mod judge;

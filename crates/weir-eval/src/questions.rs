@@ -257,11 +257,14 @@ fn command(content: &str) -> Option<&str> {
         .then_some(command)
 }
 
-/// Returns the text that represents a call: the first non-blank line of its first argument.
+/// Returns the text that represents a call: the first non-blank line of its first argument, or as
+/// many whole words of it as there is room for, since half a word is never found as one.
 fn action(argument: &str) -> Option<String> {
     let line = argument.lines().find(|line| !line.trim().is_empty())?;
     let line = Text::new(line).text;
     let end = line.char_indices().nth(ACTION_CHARACTERS).map_or(line.len(), |(at, _)| at);
+    let mut ends = (1..=end).rev().filter(|at| line.is_char_boundary(*at));
+    let end = ends.find(|at| text::is_bounded(&line, 0, *at)).unwrap_or(line.len());
     Some(line[..end].trim_end().to_owned())
 }
 
@@ -378,12 +381,13 @@ mod tests {
 
     #[test]
     fn a_call_stands_for_its_first_line() {
-        let long = "x".repeat(130);
+        let (long, cut) = ("x".repeat(130), format!("{} {}", "x".repeat(100), "y".repeat(30)));
         for (argument, line) in [
             ("ls", Some("ls")),
             ("\n\n  cd a  &&\tb\nrest", Some("cd a && b")),
             (" \n ", None),
-            (long.as_str(), Some(&long[..120])),
+            (long.as_str(), Some(&*long)),
+            (cut.as_str(), Some(&cut[..100])),
         ] {
             assert_eq!(action(argument).as_deref(), line);
         }

@@ -107,6 +107,10 @@ pub trait Conversations: Send + Sync {
         now_ms: u64,
     ) -> Result<Option<Conversation>, StoreError>;
 
+    /// Returns a number of the latest change of a conversation that was no addition: 0 if none is on
+    /// record, and more after each change. A conversation that does not exist may have one.
+    async fn conversation_change(&self, tenant: Tenant, name: &str) -> Result<u64, StoreError>;
+
     /// Returns a page of a tenant's conversations in the order of their names: those after `after`,
     /// at most [`crate::conversations::MAX_PAGE`].
     async fn list_conversations(
@@ -137,8 +141,16 @@ pub trait Conversations: Send + Sync {
         now_ms: u64,
     ) -> Result<ConversationFacts, StoreError>;
 
-    /// Deletes a conversation; returns whether it existed.
-    async fn delete_conversation(&self, tenant: Tenant, name: &str) -> Result<bool, StoreError>;
+    /// Deletes a conversation; returns whether it existed. Additions that began before are refused from
+    /// now on, even if there was nothing to delete. Above `max_bytes`, conversations make room for the
+    /// record of the change.
+    async fn delete_conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        max_bytes: u64,
+        now_ms: u64,
+    ) -> Result<bool, StoreError>;
 }
 
 /// Request journal: intents before sending, settlements, and daily totals.

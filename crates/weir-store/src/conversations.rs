@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 
+use crate::ledger::text::from_stored;
+use crate::sqlite::stored;
 use crate::{ENTRY_BYTES, Kind};
 
 /// Maximum size of a name.
@@ -13,6 +15,15 @@ pub const MAX_PAGE: usize = 100;
 pub const MESSAGE_BYTES: u64 = 64;
 /// Name of their kind in the totals of the store.
 pub(crate) const KIND: &str = "conversation";
+/// Columns of a conversation's facts, in the order of [`FactsRow`].
+pub(crate) const FACTS: &str = "name, messages, weight_bytes, created_ms, last_ms, expires_ms";
+/// Maximum expired conversations deleted per transaction, so that others do not wait long.
+pub(crate) const DELETED_AT_ONCE: u64 = 100;
+/// First character of the name of a mark: an empty row that has ended. Conversations' names begin with
+/// characters before it.
+pub(crate) const MARK: char = '~';
+/// How long a mark is kept: longer than an answer takes.
+const MARK_LIFETIME_MS: u64 = 24 * 3_600_000;
 
 /// Limits of conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +78,33 @@ pub struct ConversationFacts {
     pub expires_ms: u64,
 }
 
+/// Stored columns of a conversation's facts.
+pub(crate) type FactsRow = (String, i64, i64, i64, Option<i64>, i64);
+
+impl From<FactsRow> for ConversationFacts {
+    fn from((name, messages, bytes, created, last, expires): FactsRow) -> Self {
+        Self {
+            name,
+            messages: from_stored(messages),
+            bytes: from_stored(bytes),
+            created_ms: from_stored(created),
+            last_message_ms: last.map(from_stored),
+            expires_ms: from_stored(expires),
+        }
+    }
+}
+
+/// Returns the name of the mark of a conversation that was replaced, cleared or deleted. Its end is the
+/// time of that change, or one more than that of the change before, so that no two changes have the same.
+pub(crate) fn mark_name(name: &str) -> String {
+    format!("{MARK}{name}")
+}
+
+/// Returns the time before which a mark must have ended to be deleted.
+pub(crate) fn marks_end_ms(now_ms: u64) -> u64 {
+    now_ms.saturating_sub(MARK_LIFETIME_MS)
+}
+
 /// Conversation with its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
@@ -102,7 +140,33 @@ impl Conversation {
 pub struct Addition {
     /// Conversation that they continue; `None` if there was none, so that one is created.
     pub continues: Option<ConversationId>,
+    /// Latest change of that name before they began, as the store's `conversation_change` returned it.
+    pub change: u64,
     pub messages: Vec<KeptMessage>,
+}
+
+/// Row to add messages to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Row(i64),
+    /// One that is created.
+    New,
+    /// None: the conversation was changed since it was read.
+    Changed,
+}
+
+impl Addition {
+    /// Returns the row that it belongs to. `found` is that of the conversation, and `change` the latest
+    /// change of its name.
+    pub(crate) fn place(&self, found: Option<i64>, change: u64) -> Place {
+        match (self.continues, found) {
+            (Some(ConversationId(wanted)), found) if found != Some(wanted) => Place::Changed,
+            // A mark that is gone was older than any exchange.
+            (None, _) if change > self.change => Place::Changed,
+            (_, Some(id)) => Place::Row(id),
+            (_, None) => Place::New,
+        }
+    }
 }
 
 /// Outcome of an addition.
@@ -114,9 +178,30 @@ pub enum Added {
     Changed,
 }
 
+/// Remaining messages of a conversation after an addition, as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// Place of the first one; those before it are deleted.
+    pub(crate) first: i64,
+    pub(crate) messages: i64,
+    pub(crate) weight_bytes: i64,
+}
+
+impl Rest {
+    /// Determines the rest of a conversation of at most `max_bytes`. `messages` are those of
+    /// [`first_kept`].
+    pub(crate) fn of(messages: &[(i64, i64, bool)], max_bytes: u64) -> Self {
+        let first = first_kept(messages, max_bytes).unwrap_or(0);
+        let kept = messages.iter().filter(|(place, ..)| *place >= first);
+        let (count, bytes) =
+            kept.fold((0, 0), |(count, sum), (_, size, _)| (count + 1, sum + size));
+        Self { first, messages: count, weight_bytes: bytes + stored(ENTRY_BYTES) }
+    }
+}
+
 /// Returns the place of the first message that stays if a conversation has more than `max_bytes`: from
 /// there, it has at most half of that. `messages` are places, weights and whether they open a turn.
-pub(crate) fn first_kept(messages: &[(i64, i64, bool)], max_bytes: u64) -> Option<i64> {
+fn first_kept(messages: &[(i64, i64, bool)], max_bytes: u64) -> Option<i64> {
     let total: i64 = messages.iter().map(|(_, weight, _)| weight).sum();
     let within = |bytes: i64, most: u64| u64::try_from(bytes).unwrap_or(0) <= most;
     if within(total, max_bytes.saturating_sub(ENTRY_BYTES)) {

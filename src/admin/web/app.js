@@ -114,7 +114,7 @@ function begin() {
 const THEMES = ["system", "light", "dark"];
 
 function theme() {
-  return document.documentElement.dataset.theme ?? "system";
+  return document.documentElement.dataset.choice;
 }
 
 function showTheme() {
@@ -123,15 +123,10 @@ function showTheme() {
 
 themeButton.addEventListener("click", () => {
   const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
-  if (next === "system") {
-    delete document.documentElement.dataset.theme;
-    localStorage.removeItem("weir-theme");
-  } else {
-    document.documentElement.dataset.theme = next;
-    localStorage.setItem("weir-theme", next);
-  }
+  if (next === "system") localStorage.removeItem("weir-theme");
+  else localStorage.setItem("weir-theme", next);
+  window.dispatchEvent(new Event("weir-choice"));
   showTheme();
-  window.dispatchEvent(new Event("weir-theme"));
 });
 
 document.getElementById("logout").addEventListener("click", async () => {
@@ -145,10 +140,6 @@ document.getElementById("logout").addEventListener("click", async () => {
 
 onSessionEnd(() => {
   if (!bar.hidden) ask("Your session has ended. Log in again.");
-});
-
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  window.dispatchEvent(new Event("weir-theme"));
 });
 
 window.addEventListener("hashchange", () => (bar.hidden ? enter() : show()));

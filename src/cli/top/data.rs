@@ -93,6 +93,11 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// Whether weir refused it, by a limit, a budget or a rule.
+    pub(super) fn is_refused(&self) -> bool {
+        self.error.is_some() && self.status.is_some_and(|status| (400..500).contains(&status))
+    }
+
     pub(super) fn is_failed(&self) -> bool {
         self.error.is_some() || self.status.is_none_or(|status| status >= 400)
     }
@@ -170,7 +175,9 @@ pub(super) struct Rates {
     pub sent_tokens_per_s: f64,
     /// Cached tokens in percent of the prompt tokens that upstreams reported.
     pub cache_percent: Option<u64>,
+    /// Without those that weir refused.
     pub failed: usize,
+    pub refused: usize,
     pub requests: usize,
     pub median_ms: Option<u64>,
 }
@@ -234,7 +241,8 @@ impl Known {
             requests_per_s: recent.len() as f64 / seconds,
             sent_tokens_per_s: sum(|ended| ended.sent_tokens) as f64 / seconds,
             cache_percent: (prompt > 0).then(|| percent(sum(|ended| ended.cached_tokens), prompt)),
-            failed: recent.iter().filter(|ended| ended.is_failed()).count(),
+            failed: recent.iter().filter(|own| own.is_failed() && !own.is_refused()).count(),
+            refused: recent.iter().filter(|ended| ended.is_refused()).count(),
             requests: recent.len(),
             median_ms: durations.get(durations.len() / 2).copied(),
         }
@@ -381,11 +389,30 @@ mod tests {
             sent_tokens_per_s: 30.0,
             cache_percent: Some(75),
             failed: 0,
+            refused: 0,
             requests: 3,
             median_ms: Some(3),
         };
         assert_eq!(known.rates(), expected);
         assert_eq!(Known::default().rates().requests_per_s, 0.0);
+    }
+
+    #[test]
+    fn refused_requests_are_no_failed_ones() {
+        let mut known = Known::default();
+        let row = |seq: u64, status: Option<u16>, error: Option<&str>| json!({"seq": seq, "ended_ms": 10_000, "status": status, "error": error});
+        let rows = json!([
+            row(1, Some(200), None),
+            row(2, Some(429), Some("insufficient_quota")),
+            row(3, Some(400), Some("context_length_exceeded")),
+            // Of the upstream, of weir's own side, and without an answer.
+            row(4, Some(429), None),
+            row(5, Some(502), Some("upstream_connect")),
+            row(6, None, None),
+        ]);
+        known.take(live(json!({"now_ms": 11_000, "started_ms": 1, "requests": rows})));
+        let rates = known.rates();
+        assert_eq!((rates.failed, rates.refused, rates.requests), (3, 2, 6));
     }
 
     #[test]

@@ -29,6 +29,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of an answer.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Maximum number of new requests per look: as many as the listener keeps.
+const MAX_NEW: usize = 500;
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// Maximum length of a text from outside in a message.
 const MAX_SAID_CHARS: usize = 200;
@@ -135,7 +137,7 @@ impl Feed {
 
     /// Asks for the requests after `after`, and for budgets and the status if `is_full`.
     pub(super) async fn snapshot(&self, after: u64, is_full: bool) -> Result<Snapshot, FeedError> {
-        let live: Live = self.get(&format!("/admin/v1/live?after={after}")).await?;
+        let live: Live = self.get(&format!("/admin/v1/live?after={after}&limit={MAX_NEW}")).await?;
         let mut snapshot = Snapshot { live, ..Snapshot::default() };
         if is_full {
             #[derive(Deserialize)]

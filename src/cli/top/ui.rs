@@ -288,7 +288,7 @@ mod tests {
         let lines = frame(&mut Ui::default(), (120, 12));
         assert!(lines[0].starts_with("weir 1.2.3  here  up 1 min 0 s  00:01:00 UTC"), "{lines:#?}");
         assert!(
-            lines[1].contains("3 (0.0/s)   in flight 1   failed 1 of the last 2"),
+            lines[1].contains("3 (0.0/s)   in flight 1   failed 0   refused 1 of the last 2"),
             "{lines:#?}"
         );
         assert!(lines[3].contains("spent $0.2500   saved -$0.0100"), "{lines:#?}");

@@ -346,10 +346,13 @@ pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
         observed => format!("compactions {} (and {observed} only reported)", totals.compactions),
     };
     let failed_tone = if rates.failed > 0 { Tone::Near } else { Tone::Dim };
+    let refused_tone = if rates.refused > 0 { Tone::Near } else { Tone::Dim };
     let requests = Line::new(Tone::Bold, "requests ")
         .and(Tone::Plain, &format!("{} ({:.1}/s)", totals.requests, rates.requests_per_s))
         .and(Tone::Plain, &format!("   in flight {}", known.running.len()))
-        .and(failed_tone, &format!("   failed {} of the last {}", rates.failed, rates.requests))
+        .and(failed_tone, &format!("   failed {}", rates.failed))
+        .and(refused_tone, &format!("   refused {}", rates.refused))
+        .and(Tone::Dim, &format!(" of the last {}", rates.requests))
         .and(Tone::Plain, &format!("   {compactions}"));
     let removed = totals.received_tokens.saturating_sub(totals.sent_tokens);
     let removed = match percent(removed, totals.received_tokens) {

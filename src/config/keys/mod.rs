@@ -21,6 +21,20 @@ pub(super) use stored::{BUDGETS, CACHE, CONVERSATIONS, LEDGER, REDIS, STORE};
 pub(super) use telemetry::{EVENTS, TRACES};
 pub(super) use upstreams::{ROUTES, UPSTREAM, UPSTREAMS};
 
+/// Sections and keys that are often looked for, and where those settings are.
+pub(super) const SET_ELSEWHERE: [(&str, &str); 3] = [
+    ("budgets", "budgets are in the store, and `weir budgets set` sets one"),
+    (
+        "context.max_input_tokens",
+        "[[limits]] has model and max_input_tokens of some models, such as model = \"*\"",
+    ),
+    (
+        "prices",
+        "prices of a model are in [models.\"NAME\"], such as input_usd_per_mtok and \
+         output_usd_per_mtok",
+    ),
+];
+
 /// All sections, in the order of the generated files.
 pub(super) const SECTIONS: &[&Section] = &[
     &SERVER,

@@ -104,6 +104,9 @@ pub(in crate::config) const ADMIN: Section = Section {
         /// File of the admin token, created if missing, readable only by its user. Empty for
         /// `admin.token` next to the store.
         token_file = "", Text("path"), Restart;
+        /// Whether the inspector shows live conversations, with their content, to holders of the
+        /// admin token. Needs `context.originals` other than "off".
+        show_conversations = false, Switch, NextRequest;
     }],
     ..EMPTY
 };

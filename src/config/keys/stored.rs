@@ -72,6 +72,10 @@ pub(in crate::config) const LEDGER: Section = Section {
         retention_days = 90, Whole(1, MAX_DAYS), Restart;
         /// How long daily totals are kept.
         totals_retention_days = 1100, Whole(1, MAX_DAYS), Restart, was sums_retention_days;
+        /// Whether each compaction leaves a receipt: digests of the messages, and what became of each.
+        /// Callers read theirs at `GET /weir/v1/receipts/ID` with the credential and the ID of the
+        /// request (`x-weir-request-id`). Receipts are kept as long as rows, 256 MiB at most.
+        receipts = false, Switch, NextRequest;
         /// How long weir reads an answer for its final usage after the caller has left; then it
         /// cancels the answer. 0 cancels at once.
         drain_ms = 2000, Whole(0, DAY_MS), Restart;

@@ -309,6 +309,12 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "context.advanced.soft: must be above context.low and at most context.hard",
     ),
     (
+        "[server]\nmax_body_bytes = 1024\nmax_bodies_in_flight_bytes = 4194304\n[conversations]\nenabled = true",
+        "conversations.max_conversation_bytes: 4194304 is not less than \
+         server.max_bodies_in_flight_bytes (4194304), so each request of a kept conversation would \
+         get 503; lower this key, or raise that one to 8388608 or more",
+    ),
+    (
         "[conversations]\nmax_messages = 1",
         "conversations.max_messages: 1 is not a whole number from 2 to 10000",
     ),
@@ -349,6 +355,38 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
     ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
+    (
+        "[[routes]]\nmodels = [\"a\"]\nmodel = \"a\"",
+        "routes[0].model: there is no such key; did you mean routes[0].models?",
+    ),
+    (
+        "[models.a]\nwindow_tokens = 5\nwindow = 5",
+        "models.a.window: there is no such key; did you mean models.a.window_tokens?",
+    ),
+    (
+        "[budgets]\nlimit = 5",
+        "budgets.limit: there is no such key; budgets are in the store, and `weir budgets set` sets \
+         one",
+    ),
+    ("[[budgets]]\nusd = 5", "budgets: is a section: write its keys under [budgets]"),
+    (
+        "[context]\nmax_input_tokens = 5",
+        "context.max_input_tokens: there is no such key; [[limits]] has model and max_input_tokens \
+         of some models, such as model = \"*\"",
+    ),
+    (
+        "[prices]\n\"gpt-4o\" = 3",
+        "prices.gpt-4o: there is no such key; prices of a model are in [models.\"NAME\"], such as \
+         input_usd_per_mtok and output_usd_per_mtok",
+    ),
+    (
+        "[summaries]\nupstream = \"x\"",
+        "summaries.upstream: there is no such key; its section has api_key_env, api_key_file, cache_bytes, \
+         lifetime_ms, max_bytes, max_concurrent, max_usd_per_day, mode, model, pause_ms, prefetch, \
+         summary_tokens, timeout_ms, url, wait_ms",
+    ),
+    ("[events]\nurl = \"x\"", "events.url: there is no such key; did you mean events.webhook_url?"),
+    ("[tls]\ncert = \"x\"", "tls: there is no such key; did you mean admin.tls or server.tls?"),
     ("[log]\nverbosity = 1", "log.verbosity: there is no such key; its section has format, level"),
     ("log = 1", "log: is a section: write its keys under [log]"),
     ("limits = 1", "limits: is a list: write each of its rows under [[limits]]"),

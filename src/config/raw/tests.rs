@@ -94,7 +94,7 @@ const EVERY_KEY: &str = r#"
         max_connections = 1
         max_header_bytes = 8192
         max_body_bytes = 1024
-        max_bodies_in_flight_bytes = 1024
+        max_bodies_in_flight_bytes = 65538
         max_messages = 2
         header_timeout_ms = 3
         body_idle_timeout_ms = 4
@@ -114,6 +114,7 @@ const EVERY_KEY: &str = r#"
         [admin]
         listen = "127.0.0.1:2"
         token_file = "kept/token"
+        show_conversations = true
         [admin.tls]
         cert_file = "d.pem"
         key_file = "e.pem"
@@ -140,6 +141,7 @@ const EVERY_KEY: &str = r#"
         notes = "off"
         excerpt_cost = 2.5
         recall = 0.2
+        recall_tool = true
         profile = "Be brief."
         originals = "store"
         policy = "mine"
@@ -151,6 +153,7 @@ const EVERY_KEY: &str = r#"
         recent_messages = 7
         recent = 1
         pinned = 0.0
+        survival = 0.3
         originals_lifetime_ms = 1000
         originals_max_bytes = 1024
         soft = 0.7
@@ -214,6 +217,7 @@ const EVERY_KEY: &str = r#"
         sync_interval_ms = 8
         retention_days = 9
         totals_retention_days = 10
+        receipts = true
         [budgets]
         time_zone = "Europe/Berlin"
         clamp = false
@@ -250,6 +254,7 @@ fn every_key_is_taken() {
         admin: Admin {
             listen: AdminListen::At("127.0.0.1:2".parse().expect("an address")),
             token_file: "kept/token".into(),
+            show_conversations: true,
             tls: ListenTls {
                 cert_file: "d.pem".into(),
                 key_file: "e.pem".into(),
@@ -281,6 +286,7 @@ fn every_key_is_taken() {
             sync_interval_ms: 8,
             retention_days: 9,
             sums_retention_days: 10,
+            receipts: true,
         },
         budgets: every_key_of_budgets(),
         events: Events {
@@ -357,7 +363,7 @@ fn every_key_of_the_server() -> Server {
         max_connections: 1,
         max_header_bytes: 8192,
         max_body_bytes: 1024,
-        max_bodies_in_flight_bytes: 1024,
+        max_bodies_in_flight_bytes: 65_538,
         max_messages: 2,
         header_timeout_ms: 3,
         body_idle_timeout_ms: 4,
@@ -437,7 +443,10 @@ fn every_key_of_a_policy() -> Policy {
         pinned_permille: 0,
         notes: Notes::Nothing,
         excerpt_cost_permille: 2500,
+        survival_permille: 300,
+        cached_permille: 100,
         recall_permille: 200,
+        offers_recall: true,
         notes_apart: true,
         is_thinking_bound: false,
         keeps_thinking: false,
@@ -500,6 +509,15 @@ fn an_upstream_must_be_a_plain_base_url() {
         let problems = problems(&format!("[upstream]\nurl = {url:?}"));
         assert_eq!(problems, [format!("upstream.url: {expected}; {example}")], "{url}");
     }
+    for route in ["/chat/completions", "/responses", "/messages/?beta=true"] {
+        let url = format!("https://a/v1{route}");
+        let named = route.trim_end_matches("/?beta=true");
+        let expected = format!(
+            "upstream.url: {url:?} ends with a route; leave out {named}, which callers put behind \
+             the base URL"
+        );
+        assert_eq!(problems(&format!("[upstream]\nurl = {url:?}")), [expected]);
+    }
     let [problem] = &problems("[upstream]\nurl = \"https://me:secret@a/v1\"")[..] else {
         panic!("one problem");
     };
@@ -561,6 +579,8 @@ fn what_is_probably_not_meant_is_warned_of() {
     for (text, keys) in [
         ("[events]\nkinds = [\"store_failing\"]", vec!["events.kinds"]),
         ("[events]\nsecret_env = \"A\"", vec!["events.webhook_url"]),
+        ("[ledger]\nenabled = false\nreceipts = true", vec!["ledger.receipts"]),
+        ("[ledger]\nreceipts = true", vec![]),
         ("[events]\nwebhook_url = \"https://a.example/\"", vec!["events.secret_env"]),
         ("[events]\nwebhook_url = \"http://127.0.0.1:9/\"", vec![]),
         (

@@ -8,6 +8,7 @@ use super::admission::Admission;
 use super::caller::Caller;
 use crate::proxy::compaction::Asked;
 use crate::proxy::plan::RequestOptions;
+use crate::proxy::recall::Offer;
 use crate::upstream::{Body, Target};
 use weir_engine::wire::Protocol;
 use weir_engine::wire::model::ModelField;
@@ -19,6 +20,9 @@ pub trait Room: Send + Sync {
 
     /// Releases room for `bytes`.
     fn shrink(&mut self, bytes: usize);
+
+    /// Returns another share of the same memory, of no bytes so far.
+    fn another(&self) -> Box<dyn Room>;
 }
 
 /// Of a body that is not counted.
@@ -28,6 +32,10 @@ impl Room for () {
     }
 
     fn shrink(&mut self, _: usize) {}
+
+    fn another(&self) -> Box<dyn Room> {
+        Box::new(())
+    }
 }
 
 /// Conversation on a route that weir reads, with its complete body: the source of every attempt.
@@ -52,6 +60,8 @@ pub struct ChatRequest {
     pub model: RequestedModel,
     /// Compaction that the caller asks for; the proxy reads it from the body.
     pub asked: Asked,
+    /// Recall tool in its body; the proxy adds it.
+    pub recall: Option<Offer>,
 }
 
 impl From<ChatRequest> for Pass {

@@ -86,9 +86,14 @@ pub fn upstream<'a>(settings: &'a Settings, request: &ChatRequest) -> &'a Upstre
 impl ChatRequest {
     /// Replaces the body by one that weir has edited.
     pub(in crate::proxy) fn replace(&mut self, body: Bytes, edit: &'static str) {
+        self.continue_with(body);
+        self.asked.edits.push(edit);
+    }
+
+    /// Replaces the body by one with more messages behind it.
+    pub(in crate::proxy) fn continue_with(&mut self, body: Bytes) {
         self.headers.remove(CONTENT_ENCODING);
         self.received = body.clone();
         self.decoded = body;
-        self.asked.edits.push(edit);
     }
 }

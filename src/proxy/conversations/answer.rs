@@ -32,6 +32,8 @@ pub enum NotKept {
     Unreadable,
     /// A message is larger than a quarter of `conversations.max_conversation_bytes`.
     TooLarge,
+    /// `server.max_bodies_in_flight_bytes` has no room for the answer.
+    NoRoom,
     /// The conversation was replaced, cleared or deleted meanwhile.
     Changed,
     /// The store cannot be written.
@@ -50,6 +52,7 @@ impl NotKept {
             Self::NoText => "no_text",
             Self::Unreadable => "unreadable",
             Self::TooLarge => "too_large",
+            Self::NoRoom => "no_room",
             Self::Changed => "changed",
             Self::StoreFailed => "store_failed",
             Self::Late => "late",
@@ -162,6 +165,27 @@ impl Collector {
         if self.problem.is_none() {
             self.form = form;
         }
+    }
+
+    /// Returns the memory that it holds.
+    pub fn held_bytes(&self) -> usize {
+        let held = match &self.form {
+            Form::Whole(held) => held.len(),
+            Form::Events(events) => events.held_bytes(),
+        };
+        held + self.text.len()
+    }
+
+    /// Whether further bytes matter.
+    pub fn is_reading(&self) -> bool {
+        self.problem.is_none()
+    }
+
+    /// Ends the collection; further bytes are ignored.
+    pub fn give_up(&mut self, problem: NotKept) {
+        self.problem.get_or_insert(problem);
+        self.form = Form::Whole(BytesMut::new());
+        self.text = String::new();
     }
 
     /// Returns the text of the answer, which has ended.

@@ -17,7 +17,7 @@ use http::HeaderMap;
 pub use self::answer::Collector;
 use self::answer::NotKept;
 use super::admit::caller::Caller;
-use super::admit::request::ChatRequest;
+use super::admit::request::{ChatRequest, Room};
 use super::error::{ErrorKind, ProxyError};
 use super::headers;
 use super::send::INLINE_BODY_BYTES;
@@ -25,10 +25,10 @@ use super::settings::Settings;
 use crate::config::Conversations;
 use weir_engine::wire::{Protocol, insert, json};
 use weir_store::conversations::{
-    Added, Addition, ConversationId, ConversationLimits, KeptMessage, MAX_NAME_BYTES,
+    Added, Addition, Conversation, ConversationId, ConversationLimits, KeptMessage, MAX_NAME_BYTES,
 };
 use weir_store::ledger::RequestId;
-use weir_store::{Store, Tenant, now_ms};
+use weir_store::{Store, StoreError, Tenant, now_ms};
 
 /// Retry delay sent if there is no room for a conversation.
 const RETRY_AFTER_MS: u64 = 1000;
@@ -52,6 +52,10 @@ pub struct Exchange {
     tenant: Tenant,
     name: String,
     continues: Option<ConversationId>,
+    /// Latest change of that name when it was read.
+    change: u64,
+    /// Share of memory for the answer.
+    room: Box<dyn Room>,
     /// The caller's newest user message, if it may be kept.
     question: Result<Bytes, NotKept>,
     limits: ConversationLimits,
@@ -74,8 +78,8 @@ pub async fn open(
     if !request.permit.grow(most_bytes) {
         return Err(no_room());
     }
-    let found = match store.conversation(tenant, &name, now_ms()).await {
-        Ok(found) => found,
+    let (found, change) = match found(store, tenant, &name).await {
+        Ok(both) => both,
         Err(error) => {
             tracing::warn!(
                 target: "weir::conversations",
@@ -99,8 +103,21 @@ pub async fn open(
         // The model has moved in the body.
         request.read(settings).await?;
     }
-    let exchange = Exchange { store: store.clone(), tenant, name, continues, question, limits };
+    let (store, room) = (store.clone(), request.permit.another());
+    let exchange = Exchange { store, tenant, name, continues, change, room, question, limits };
     Ok(Some((Opened::Messages(count), Some(exchange))))
+}
+
+/// Reads a conversation; if there is none, also the latest change of its name.
+async fn found(
+    store: &Store,
+    tenant: Tenant,
+    name: &str,
+) -> Result<(Option<Conversation>, u64), StoreError> {
+    match store.conversation(tenant, name, now_ms()).await? {
+        Some(found) => Ok((Some(found), 0)),
+        None => Ok((None, store.conversation_change(tenant, name).await?)),
+    }
 }
 
 fn no_room() -> ProxyError {
@@ -229,10 +246,12 @@ fn answer_message(text: &str) -> Bytes {
 
 impl Exchange {
     /// Prepares to collect the answer with these headers.
-    pub fn answered(self, headers: &HeaderMap) -> Keeping {
+    pub fn answered(mut self, headers: &HeaderMap) -> Keeping {
         let max_bytes = max_message_bytes(self.limits);
-        let collector = Collector::new(headers, usize::try_from(max_bytes).unwrap_or(usize::MAX));
-        Keeping { exchange: self, collector }
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let room = std::mem::replace(&mut self.room, Box::new(()));
+        let collector = Collector::new(headers, max_bytes);
+        Keeping { exchange: self, collector, room, held_bytes: 0 }
     }
 
     /// Adds the exchange to its conversation.
@@ -244,7 +263,8 @@ impl Exchange {
             return Err(NotKept::TooLarge);
         }
         let (tenant, limits) = (self.tenant, self.limits);
-        let addition = Addition { continues: self.continues, messages: vec![question, answer] };
+        let Self { continues, change, .. } = self;
+        let addition = Addition { continues, change, messages: vec![question, answer] };
         let added = self.store.add_to_conversation(tenant, &self.name, addition, limits, now_ms());
         match tokio::time::timeout(WRITE_TIMEOUT, added).await {
             Ok(Ok(Added::Whole)) => Ok(()),
@@ -268,12 +288,23 @@ fn max_message_bytes(limits: ConversationLimits) -> u64 {
 pub struct Keeping {
     exchange: Exchange,
     collector: Collector,
+    /// Share of the memory for bodies, of `held_bytes`; released after the exchange is kept.
+    room: Box<dyn Room>,
+    held_bytes: usize,
 }
 
 impl Keeping {
     /// Takes the next bytes of the answer.
     pub fn feed(&mut self, bytes: &[u8]) {
+        match self.collector.is_reading() && self.room.grow(bytes.len()) {
+            true => self.held_bytes += bytes.len(),
+            false => self.collector.give_up(NotKept::NoRoom),
+        }
         self.collector.feed(bytes);
+        // Of an event only its text stays.
+        let free_bytes = self.held_bytes.saturating_sub(self.collector.held_bytes());
+        self.room.shrink(free_bytes);
+        self.held_bytes -= free_bytes;
     }
 
     /// Adds the exchange to its conversation, if the caller has the whole answer. A failure is logged,
@@ -290,5 +321,91 @@ impl Keeping {
         if let Err(reason) = added {
             reason.log(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::HeaderValue;
+    use http::header::CONTENT_TYPE;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// Room for `most` bytes.
+    struct Counted {
+        held: Arc<AtomicUsize>,
+        most: usize,
+    }
+
+    impl Room for Counted {
+        fn grow(&mut self, bytes: usize) -> bool {
+            let has_room = self.held.load(Ordering::Relaxed) + bytes <= self.most;
+            if has_room {
+                self.held.fetch_add(bytes, Ordering::Relaxed);
+            }
+            has_room
+        }
+
+        fn shrink(&mut self, bytes: usize) {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+        }
+
+        fn another(&self) -> Box<dyn Room> {
+            Box::new(Self { held: Arc::clone(&self.held), most: self.most })
+        }
+    }
+
+    fn keeping(content_type: &'static str, most: usize) -> (Keeping, Arc<AtomicUsize>) {
+        let held = Arc::new(AtomicUsize::new(0));
+        let exchange = Exchange {
+            store: Store::in_memory().expect("there is memory"),
+            tenant: Tenant([1; 16]),
+            name: "a".to_owned(),
+            continues: None,
+            change: 0,
+            room: Box::new(Counted { held: Arc::clone(&held), most }),
+            question: Ok(Bytes::from_static(br#"{"role":"user","content":"q"}"#)),
+            limits: Config::default().conversations.limits,
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        (exchange.answered(&headers), held)
+    }
+
+    async fn is_kept(store: &Store) -> bool {
+        let found = store.conversation(Tenant([1; 16]), "a", now_ms()).await;
+        found.expect("it can be read").is_some()
+    }
+
+    #[tokio::test]
+    async fn a_collected_answer_takes_room_until_it_is_kept() {
+        let body = br#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#;
+        for most in [body.len(), body.len() - 1] {
+            let (mut keeping, held) = keeping("application/json", most);
+            let store = keeping.exchange.store.clone();
+            let (first, rest) = body.split_at(20);
+            keeping.feed(first);
+            assert_eq!(held.load(Ordering::Relaxed), 20);
+            keeping.feed(rest);
+            let has_room = most == body.len();
+            assert_eq!(held.load(Ordering::Relaxed), if has_room { body.len() } else { 0 });
+            keeping.end(true, None).await;
+            assert_eq!(is_kept(&store).await, has_room);
+        }
+    }
+
+    #[test]
+    fn of_a_stream_only_the_text_and_the_last_event_take_room() {
+        let (mut keeping, held) = keeping("text/event-stream", 1000);
+        let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"}}]}\n\n";
+        for _ in 0..10 {
+            keeping.feed(event.as_bytes());
+        }
+        let held = held.load(Ordering::Relaxed);
+        assert!((50..=50 + event.len()).contains(&held), "{held} bytes");
     }
 }

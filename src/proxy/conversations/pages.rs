@@ -82,10 +82,15 @@ impl<'a> Pages<'a> {
         self.put(name, Vec::new()).await
     }
 
-    /// Deletes a conversation.
+    /// Deletes a conversation. Exchanges that are under way are not kept, even if it does not exist yet.
     pub async fn delete(&self, name: &str) -> Result<String, ProxyError> {
         check_name(name)?;
-        let deleted = self.store.delete_conversation(self.caller.tenant, name).await;
+        if self.caller.key.is_none() && !self.config.enabled {
+            // No exchange of this caller is kept, so there is nothing to write for a missing one.
+            self.find(name).await?;
+        }
+        let (tenant, max_bytes) = (self.caller.tenant, self.config.limits.max_bytes);
+        let deleted = self.store.delete_conversation(tenant, name, max_bytes, now_ms()).await;
         match deleted.map_err(unwritable)? {
             true => {
                 Ok(json!({"object": "conversation", "name": name, "deleted": true}).to_string())

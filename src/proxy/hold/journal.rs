@@ -435,6 +435,19 @@ pub struct Cost {
     pub saved_nano_usd: Option<i64>,
 }
 
+impl Cost {
+    /// Returns the cost of two attempts together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let cost = [self.cost_nano_usd, other.cost_nano_usd].into_iter().flatten();
+        let saved = [self.saved_nano_usd, other.saved_nano_usd].into_iter().flatten();
+        Self {
+            cost_nano_usd: cost.reduce(u64::saturating_add),
+            saved_nano_usd: saved.reduce(i64::saturating_add),
+        }
+    }
+}
+
 /// Open journal entry of a request. If it is dropped, nobody saw the request's end: it is settled
 /// by rule, at the next start at the latest.
 #[must_use = "an account must be settled"]

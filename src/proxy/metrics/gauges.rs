@@ -66,8 +66,8 @@ struct OfLookup {
 }
 
 /// Adds the configuration in force and its reloads.
-pub(super) fn configuration(registry: &mut Registry, metrics: &Metrics, config: &Config) {
-    let info = Info::new([("hash", hash(config))]);
+pub(super) fn configuration(registry: &mut Registry, metrics: &Metrics, hash: &str) {
+    let info = Info::new([("hash", hash.to_owned())]);
     let help = "Hash of the configuration in force, without secrets; equal for equal ones";
     registry.register("weir_config", help, info);
     let help = "Reloads of the configuration";
@@ -83,7 +83,7 @@ pub(super) fn configuration(registry: &mut Registry, metrics: &Metrics, config: 
 
 /// Returns a hash of a configuration. Secrets print as stars, and the shipped catalogue is that of the
 /// version.
-fn hash(config: &Config) -> String {
+pub(super) fn hash(config: &Config) -> String {
     let mut hasher = Hasher(blake3::Hasher::new());
     // Writing to a hasher does not fail.
     let _ = fmt::write(&mut hasher, format_args!("{:?}", config.written()));

@@ -119,6 +119,8 @@ pub enum Resend {
     Overflow,
     /// The upstream failed in a way that may be transient.
     Failure,
+    /// The model asked for earlier messages.
+    Recall,
 }
 
 /// Request at its end.
@@ -239,7 +241,7 @@ impl Default for Metrics {
         for reason in REFUSALS {
             metrics.refusals.get_or_create(&OfReason { reason }).inc_by(0);
         }
-        for reason in ["overflow", "failure"] {
+        for reason in ["overflow", "failure", "recall"] {
             metrics.resends.get_or_create(&OfReason { reason }).inc_by(0);
         }
         let results: [(_, &[&'static str]); 3] = [
@@ -408,6 +410,7 @@ impl Metrics {
         let reason = match reason {
             Resend::Overflow => "overflow",
             Resend::Failure => "failure",
+            Resend::Recall => "recall",
         };
         self.resends.get_or_create(&OfReason { reason }).inc();
     }

@@ -21,7 +21,8 @@ pub async fn render(settings: &Settings, runtime: &Runtime) -> String {
     metrics.register(&mut registry);
     metrics.register_times(&mut registry);
     metrics.register_connections(&mut registry);
-    gauges::configuration(&mut registry, metrics, &settings.config);
+    let hash = settings.config_hash.get_or_init(|| gauges::hash(&settings.config));
+    gauges::configuration(&mut registry, metrics, hash);
     gauges::budgets(&mut registry, settings.journal.budgets()).await;
     gauges::store(&mut registry, runtime.store.state(), runtime.store.activity());
     gauges::upstreams(&mut registry, &settings.upstreams);

@@ -16,6 +16,7 @@ pub(super) fn register(_: &mut Registry) {}
 #[cfg(target_os = "linux")]
 mod linux {
     use std::fs;
+    use std::sync::OnceLock;
     use std::sync::atomic::AtomicU64;
 
     use prometheus_client::metrics::counter::Counter;
@@ -79,8 +80,14 @@ mod linux {
         }
     }
 
-    /// Returns the time at which the system started, in seconds since 1970.
+    /// Returns the time at which the system started, in seconds since 1970. The file is long, so it is
+    /// read once.
     fn boot_seconds() -> Option<u64> {
+        static BOOT_SECONDS: OnceLock<Option<u64>> = OnceLock::new();
+        *BOOT_SECONDS.get_or_init(read_boot_seconds)
+    }
+
+    fn read_boot_seconds() -> Option<u64> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("btime "))?;
         line.trim().parse().ok()

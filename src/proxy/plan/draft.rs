@@ -13,8 +13,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::options::{
-    adapt, asks_usage, binds, class, encoding, mode, of_model, operator_tokens, prefetch,
-    requested_model, shortens,
+    adapt, asks_usage, binds, cached_permille, class, encoding, mode, of_model, operator_tokens,
+    prefetch, requested_model, shortens,
 };
 use super::decisions::Found;
 use super::parallel::{self, Ahead};
@@ -33,6 +33,7 @@ use crate::proxy::error::Subject;
 use crate::proxy::settle::originals::LeftOut;
 use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
+use weir_engine::compact::policy::USUAL_CACHED_PERMILLE;
 use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
@@ -162,6 +163,8 @@ impl Draft {
         policy.strict_alternation = found.entry.strict_alternation;
         adapt(&mut policy, job, binds(request, &route, &model));
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
+        policy.cached_permille =
+            cached_permille(config, &route, &model).unwrap_or(USUAL_CACHED_PERMILLE);
         let mut limits = Limits {
             operator_tokens: operator_tokens(config, job, &route, &model),
             header_tokens: job.options.max_input_tokens,

@@ -15,6 +15,7 @@ use super::question::Question;
 use super::shared::Shared;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::upstreams::routes::{ModelOverride, Routes};
+use weir_engine::compact::receipt::Receipt;
 use weir_engine::compact::report::{self, Preflight, Report};
 use weir_engine::plan::Names;
 use weir_engine::wire::model::ModelField;
@@ -31,6 +32,8 @@ pub struct Explained {
     pub body: Option<Bytes>,
     /// Conversation that would be sent or refused, as plain text, if requested.
     pub text: Option<String>,
+    /// Receipt of the plan, if requested.
+    pub receipt: Option<Receipt>,
     wants_body: bool,
 }
 
@@ -45,6 +48,8 @@ struct Answer<'a> {
     body: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<&'a Receipt>,
 }
 
 impl Explained {
@@ -57,6 +62,7 @@ impl Explained {
             preflight: self.preflight.as_ref(),
             body: body.and_then(|body| serde_json::from_slice(body).ok()),
             text: self.text.as_deref(),
+            receipt: self.receipt.as_ref(),
         };
         serde_json::to_string(&answer).expect("texts and numbers under fixed keys are JSON")
     }
@@ -90,7 +96,13 @@ impl Planner {
         self.offloaded(job, |shared, mut job| {
             let (body, own) = Question::take(job.body.clone())?;
             job.body = body;
-            explain(shared, &job, &question.unwrap_or(own))
+            let question = question.unwrap_or(own);
+            let explained = explain(shared, &job, &question)?;
+            // A request that is refused is planned again without the recall tool.
+            match explained.body.is_none() && job.leave_out_recall() {
+                true => explain(shared, &job, &question),
+                false => Ok(explained),
+            }
         })
         .await
     }
@@ -119,7 +131,7 @@ pub(super) fn routed(routes: &Routes, mut job: Job) -> Job {
 }
 
 /// Completes a request's body from a bare list of messages or items.
-pub(super) fn with_messages(protocol: Protocol, body: Bytes) -> Bytes {
+pub fn with_messages(protocol: Protocol, body: Bytes) -> Bytes {
     let list = match protocol {
         Protocol::Responses => b"{\"input\":".as_slice(),
         Protocol::Chat | Protocol::Messages => b"{\"messages\":",
@@ -158,6 +170,10 @@ fn explain(shared: &Shared, job: &Job, question: &Question) -> Result<Explained,
             preflight: content
                 .map(|(category, content)| plan.preflight(&request, *category, content)),
             text: question.wants_text.then(|| dialogue(&request, body.as_deref())),
+            receipt: body
+                .as_deref()
+                .filter(|_| question.wants_receipt)
+                .map(|body| receipt(&request, job, body)),
             wants_body: question.wants_body,
             body,
         }
@@ -170,6 +186,17 @@ fn fault() -> ProxyError {
     tracing::error!(target: "weir::fault", "explaining a plan failed");
     let message = "the plan could not be explained because of a bug in weir";
     ProxyError::new(ErrorKind::Internal, message)
+}
+
+/// Makes the receipt of the body that would be sent.
+fn receipt(request: &Request<'_>, job: &Job, body: &[u8]) -> Receipt {
+    let protocol = request.protocol;
+    let sent = protocol.read(body, usize::MAX).ok();
+    let sent = sent.as_ref().map_or(&request.messages, |sent| &sent.messages);
+    let client = job.without_recall.as_ref();
+    let client = client.and_then(|plain| protocol.read(&plain.body, usize::MAX).ok());
+    let client = client.as_ref().map_or(&request.messages, |client| &client.messages);
+    Receipt::with_recalls(protocol, client, &request.messages, sent)
 }
 
 /// Returns the conversation of the body that would be sent, or of the received one if none would be.

@@ -14,9 +14,9 @@ mod question;
 pub mod refusal;
 pub mod shared;
 
-pub use self::explain::Explained;
+pub use self::explain::{Explained, with_messages};
 pub use self::plan_cache::CacheFigures;
-pub use self::planned::{Job, Planned, RequestOptions};
+pub use self::planned::{Job, Planned, RequestOptions, WithoutRecall};
 pub use self::planner::{Planner, PlannerParts};
 pub use self::question::Question;
 pub use self::shared::PlanState;

@@ -37,6 +37,8 @@ pub struct Job {
     pub options: RequestOptions,
     /// Compaction that its caller asks for.
     pub asked: Asked,
+    /// The same request without the recall tool; `None` if it has none.
+    pub without_recall: Option<WithoutRecall>,
     /// Its route; `None` for the route of models that match no row.
     pub route: Option<Arc<Route>>,
     /// Requested model, if the body has another one instead.
@@ -64,6 +66,7 @@ impl Job {
             path_model,
             options,
             asked: Asked::default(),
+            without_recall: None,
             route,
             alias_of,
             requester,
@@ -72,6 +75,24 @@ impl Job {
             wait_mode,
         }
     }
+}
+
+impl Job {
+    /// Leaves the recall tool and earlier recalls out. Returns whether there were any.
+    pub(in crate::proxy) fn leave_out_recall(&mut self) -> bool {
+        let Some(WithoutRecall { body, edits }) = self.without_recall.take() else { return false };
+        (self.body, self.asked.edits) = (body, edits);
+        true
+    }
+}
+
+/// Request without the recall tool, for a plan that has no room for it.
+#[derive(Clone)]
+pub struct WithoutRecall {
+    /// Decoded body, with the model for its upstream.
+    pub body: Bytes,
+    /// Names of the edits that it has.
+    pub edits: Vec<&'static str>,
 }
 
 /// Options for the plan from the caller's headers.

@@ -83,6 +83,20 @@ impl Planner {
         self.plan_job(&Job { path_model, ..Job::new(tenant, protocol, body, options) }).await
     }
 
+    /// Plans a job, without the recall tool if it does not fit with it.
+    pub(in crate::proxy) async fn plan_fitting(
+        &self,
+        job: &mut Job,
+    ) -> Result<Planned, ProxyError> {
+        let planned = self.plan_job(job).await;
+        let is_too_long =
+            planned.as_ref().is_err_and(|error| error.kind == ErrorKind::ContextLengthExceeded);
+        match is_too_long && job.leave_out_recall() {
+            true => self.plan_job(job).await,
+            false => planned,
+        }
+    }
+
     /// Plans a job. If compactions wait for their summaries, these are made on behalf of its
     /// caller.
     pub async fn plan_job(&self, job: &Job) -> Result<Planned, ProxyError> {

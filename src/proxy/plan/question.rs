@@ -19,6 +19,8 @@ pub struct Question {
     pub wants_body: bool,
     /// Whether the answer includes the conversation that would be sent, as plain text.
     pub wants_text: bool,
+    /// Whether the answer includes the receipt: the treatment of each message, by digest.
+    pub wants_receipt: bool,
 }
 
 impl Question {
@@ -50,8 +52,10 @@ impl Question {
                 "category" => category = Some(category_of(value)?),
                 "body" => question.wants_body = flag(value, "weir.body")?,
                 "text" => question.wants_text = flag(value, "weir.text")?,
+                "receipt" => question.wants_receipt = flag(value, "weir.receipt")?,
                 _ => {
-                    let known = "has an unknown member; known are content, category, body, text";
+                    let known =
+                        "has an unknown member; known are content, category, body, text, receipt";
                     return Err(refused(MEMBER, known));
                 }
             }
@@ -122,7 +126,7 @@ mod tests {
             (
                 r#"{"a":{"weir":1}, "weir":{"body":true,"text":true}, "b":2}"#,
                 r#"{"a":{"weir":1}, "b":2}"#,
-                Question { wants_body: true, wants_text: true, content: None },
+                Question { wants_body: true, wants_text: true, ..Question::default() },
             ),
             (
                 r#"{"a":1,"weir":{"content":"x\ny","category":"file"}}"#,

@@ -48,19 +48,29 @@ impl Drains {
     }
 
     fn take(&self, mut relay: Relay) {
+        if !relay.may_reveal_usage() {
+            return;
+        }
+        relay.leave();
+        self.take_running(async move { while relay.may_reveal_usage() && relay.next().await {} });
+    }
+
+    /// Takes over the reading of an answer whose caller has left.
+    pub(in crate::proxy) fn take_running(
+        &self,
+        reading: impl Future<Output = ()> + Send + 'static,
+    ) {
         let mut tasks = self.tasks();
         while tasks.try_join_next().is_some() {}
         // Without a runtime nothing can be read: it is shutting down.
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.limit.is_zero() || tasks.len() >= MAX_DRAINS || !relay.may_reveal_usage() {
+        if self.limit.is_zero() || tasks.len() >= MAX_DRAINS {
             return;
         }
-        relay.leave();
         let limit = self.limit;
         let drain = async move {
-            let read = async { while relay.may_reveal_usage() && relay.next().await {} };
             // Everything read so far counts; the rest is cancelled with the body.
-            let _ = timeout(limit, read).await;
+            let _ = timeout(limit, reading).await;
         };
         tasks.spawn_on(drain, &runtime);
     }

@@ -6,7 +6,7 @@ use super::{find_model, probe};
 use crate::proxy::admit::request::{ChatRequest, RequestedModel};
 use crate::proxy::error::ProxyError;
 use crate::proxy::headers;
-use crate::proxy::plan::{Job, Planned};
+use crate::proxy::plan::{Job, Planned, RequestOptions};
 use crate::proxy::settings::Settings;
 use crate::proxy::summaries::Requester;
 use crate::proxy::upstreams::Upstream;
@@ -77,20 +77,24 @@ impl ChatRequest {
     /// one.
     fn job_for(&self, target: &Target, sent: Option<&str>) -> Job {
         let has_own_models = self.caller.has_own_models();
-        let renamed = ModelOverride::of(target, sent, has_own_models)
-            .apply(&self.decoded, self.model.field.as_ref());
+        let put = ModelOverride::of(target, sent, has_own_models);
+        let renamed = put.apply(&self.decoded, self.model.field.as_ref());
         let is_renamed = renamed.is_some();
         let body = renamed.unwrap_or_else(|| self.decoded.clone());
         let mut job = Job::new(self.caller.tenant, self.protocol, body, self.options.clone());
         job.is_renamed = is_renamed;
         job.asked.clone_from(&self.asked);
+        job.without_recall = self.recall.as_ref().map(|offer| offer.without(put));
         job.as_of = self.caller.as_of;
         job
     }
 }
 
 /// Attempt at one upstream, with one model.
+#[derive(Clone)]
 pub struct Attempt {
+    /// The model that it is for, as the caller or its route names it.
+    asked: Option<String>,
     pub upstream: Arc<Upstream>,
     pub target: Target,
     pub job: Job,
@@ -104,9 +108,23 @@ impl Attempt {
         request: &ChatRequest,
         model: Option<&str>,
     ) -> Result<Self, ProxyError> {
-        let (upstream, target, job) = request.job(settings, model)?;
-        let planned = settings.planner.plan_job(&job).await?;
-        Ok(Self { upstream, target, job, planned })
+        let (upstream, target, mut job) = request.job(settings, model)?;
+        let planned = settings.planner.plan_fitting(&mut job).await?;
+        Ok(Self { asked: model.map(str::to_owned), upstream, target, job, planned })
+    }
+
+    /// Plans the next round of this attempt: the `request` continued, for the same model and with the
+    /// options that the upstream has accepted.
+    pub async fn continued(
+        &self,
+        settings: &Settings,
+        request: &ChatRequest,
+    ) -> Result<Self, ProxyError> {
+        let (upstream, target, mut job) = request.job(settings, self.asked.as_deref())?;
+        job.options = RequestOptions { max_output_tokens: None, ..self.job.options.clone() };
+        job.requester.clone_from(&self.job.requester);
+        let planned = settings.planner.plan_fitting(&mut job).await?;
+        Ok(Self { asked: self.asked.clone(), upstream, target, job, planned })
     }
 
     /// Plans an attempt for `model`.
@@ -125,12 +143,12 @@ impl Attempt {
                 upstream: Arc::clone(&upstream),
             })
         });
-        let planned = settings.planner.plan_job(&job).await;
+        let planned = settings.planner.plan_fitting(&mut job).await;
         let planned = match probe::probed(settings, request, &upstream, &mut job, &planned).await {
             Some(probing) => probing,
             None => planned?,
         };
-        Ok(Self { upstream, target, job, planned })
+        Ok(Self { asked: model.map(str::to_owned), upstream, target, job, planned })
     }
 
     /// Completes a tentative attempt for `model` with the records of its compactions, if summaries

@@ -82,6 +82,36 @@ impl<'a> Chat<'a> {
         Ok(chat)
     }
 
+    /// Plans a request that was continued behind an answer to it, for the model that gave this answer in
+    /// the attempt `before`, and takes its tokens from the caller's minute. No other model gets it.
+    pub async fn round(
+        settings: &'a Settings,
+        request: ChatRequest,
+        before: &Attempt,
+        record: &mut Record,
+    ) -> Result<Self, ProxyError> {
+        record.came_back();
+        let current = before.continued(settings, &request).await?;
+        record.planned(&current.planned);
+        record.take_tokens(current.planned.sent_tokens).await?;
+        let routes = settings.planner.routes();
+        let route =
+            request.model.name.as_ref().map_or(routes.unmatched(), |model| routes.find(model));
+        let (route, limit_tokens) = (Arc::clone(route), current.planned.limit_tokens);
+        let (overflow, tried_fallbacks) = (OverflowRetry::default(), route.fallback().len());
+        let larger = None;
+        Ok(Self {
+            settings,
+            request,
+            current,
+            overflow,
+            route,
+            tried_fallbacks,
+            larger,
+            limit_tokens,
+        })
+    }
+
     /// Returns the request, and the attempt that was made last.
     pub fn into_parts(self) -> (ChatRequest, Attempt) {
         (self.request, self.current)
@@ -110,7 +140,7 @@ impl<'a> Chat<'a> {
     async fn open(&mut self, cause: Option<Cause>, record: &mut Record) -> Result<(), ProxyError> {
         let settings = self.settings;
         let account = account::account(&self.request.caller);
-        let Attempt { upstream, target, job, planned } = &mut self.current;
+        let Attempt { upstream, target, job, planned, .. } = &mut self.current;
         let journal = &settings.journal;
         let queued = Instant::now();
         let holding = journal.hold_planned(&settings.planner, &account, job, planned).await;
@@ -136,7 +166,7 @@ impl<'a> Chat<'a> {
         let Attempt { job, planned, .. } = &mut self.current;
         let planner = &self.settings.planner;
         if planner.settle(planned).await {
-            *planned = planner.plan_job(job).await?;
+            *planned = planner.plan_fitting(job).await?;
             // It is sent as planned, even if a third process was faster.
             planner.settle(planned).await;
         }
@@ -155,7 +185,7 @@ impl<'a> Chat<'a> {
         }
         job.options.is_thinking_refused = true;
         upstream.knowledge.bound_thinking.note(&planned.model);
-        let again = self.settings.planner.plan_job(job).await;
+        let again = self.settings.planner.plan_fitting(job).await;
         let Ok(again) = again else { return false };
         planned.replace_refused(again);
         true
@@ -163,12 +193,13 @@ impl<'a> Chat<'a> {
 
     /// Returns the request of the current attempt.
     fn outbound(&self, cause: Option<Cause>) -> Outbound {
-        let Attempt { upstream, target, job, planned } = &self.current;
+        let Attempt { upstream, target, job, planned, .. } = &self.current;
         let callers = self.request.headers.clone();
         let (via, endpoint) = (&self.settings.via, target.endpoint());
         let mut headers = upstream.outbound_read(callers, via, endpoint);
         let is_too_long = cause == Some(Cause::TooLong);
-        let is_changed = job.is_renamed || is_too_long;
+        let is_without_recall = self.request.recall.is_some() && job.without_recall.is_none();
+        let is_changed = job.is_renamed || is_too_long || is_without_recall;
         if planned.body.is_some() || is_changed {
             headers.remove(CONTENT_ENCODING);
         }

@@ -108,7 +108,7 @@ impl OverflowRetry {
         if probe.is_some() || refused.teaches(&lesson) {
             keep(settings, upstream, job.tenant, planned, lesson).await;
         }
-        match settings.planner.plan_job(job).await {
+        match settings.planner.plan_fitting(job).await {
             Ok(again) => planned.replace_refused(again),
             Err(_) if refused.is_suspicion => return Ok(false),
             Err(error) => {

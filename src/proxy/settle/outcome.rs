@@ -18,6 +18,8 @@ pub enum Outcome {
     /// The upstream refused it in a way that may be transient, and it was sent again, there or
     /// elsewhere.
     Retried,
+    /// The model called the recall tool, and the conversation was sent on with the result.
+    Recalled,
     Failed(ErrorKind),
 }
 
@@ -32,6 +34,7 @@ impl Outcome {
             Self::IdleTimeout => "idle_timeout",
             Self::Overflow => "overflow",
             Self::Retried => "retried",
+            Self::Recalled => "recalled",
             Self::Failed(kind) => kind.code(),
         }
     }
@@ -39,7 +42,7 @@ impl Outcome {
     /// Returns how much was seen of the end of a request with this outcome.
     pub fn end(self) -> End {
         match self {
-            Self::Complete | Self::Retried | Self::UpstreamFailed => End::Seen,
+            Self::Complete | Self::Retried | Self::Recalled | Self::UpstreamFailed => End::Seen,
             Self::Overflow | Self::Failed(ErrorKind::UpstreamPath) => End::Refused,
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,

@@ -1,36 +1,22 @@
-//! Models whose thinking an upstream refused as that of another conversation. Kept in memory: after a
-//! restart, one more refusal teaches it again.
+//! Models whose thinking an upstream refused as that of another conversation.
 
-use std::collections::HashSet;
-use std::sync::Mutex;
-
-/// Maximum number of remembered models. Past that, all are forgotten.
-const MAX_MODELS: usize = 1000;
-/// Maximum length of a remembered model name; callers choose them.
-const MAX_MODEL_BYTES: usize = 200;
+use super::refused_models::RefusedModels;
 
 /// Models that refuse thinking after a compaction changed what stands before it.
 #[derive(Default)]
 pub struct BoundThinking {
-    models: Mutex<HashSet<String>>,
+    models: RefusedModels,
 }
 
 impl BoundThinking {
     /// Whether the upstream refused thinking of `model`.
     pub fn has(&self, model: &str) -> bool {
-        self.models.lock().is_ok_and(|models| models.contains(model))
+        self.models.has(model)
     }
 
     /// Remembers that the upstream refused thinking of `model`.
     pub fn note(&self, model: &str) {
-        let Ok(mut models) = self.models.lock() else { return };
-        if model.len() > MAX_MODEL_BYTES {
-            return;
-        }
-        if models.len() >= MAX_MODELS {
-            models.clear();
-        }
-        if models.insert(model.to_owned()) {
+        if self.models.note(model) {
             tracing::info!(
                 target: "weir::models",
                 model,
@@ -38,25 +24,5 @@ impl BoundThinking {
                  out all earlier thinking"
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn models_are_remembered_and_bounded() {
-        let bound = BoundThinking::default();
-        assert!(!bound.has("m"));
-        bound.note("m");
-        assert!(bound.has("m"));
-        let long = "x".repeat(MAX_MODEL_BYTES + 1);
-        bound.note(&long);
-        assert!(!bound.has(&long));
-        for number in 0..MAX_MODELS {
-            bound.note(&number.to_string());
-        }
-        assert!(!bound.has("m") && bound.has("999"));
     }
 }

@@ -1,24 +1,17 @@
-//! Models for whose streams an upstream refuses to report usage. Sends nothing.
+//! Models for whose streams an upstream refuses to report usage.
 
-use std::collections::HashSet;
-use std::sync::Mutex;
-
+use super::refused_models::RefusedModels;
 use crate::config::AskUsage;
-
-/// Maximum number of remembered models. Past that, all are forgotten and asked once more.
-const MAX_MODELS: usize = 1000;
-/// Maximum length of a remembered model name; callers choose them.
-const MAX_MODEL_BYTES: usize = 200;
 
 /// Models for whose streams the upstream refuses usage requests.
 pub struct UsageRefusals {
     ask_usage: AskUsage,
-    models: Mutex<HashSet<String>>,
+    models: RefusedModels,
 }
 
 impl UsageRefusals {
     pub fn new(ask_usage: AskUsage) -> Self {
-        Self { ask_usage, models: Mutex::new(HashSet::new()) }
+        Self { ask_usage, models: RefusedModels::default() }
     }
 
     /// Whether usage is requested for streams of `model`.
@@ -26,21 +19,14 @@ impl UsageRefusals {
         match self.ask_usage {
             AskUsage::Always => true,
             AskUsage::Never => false,
-            AskUsage::Auto => self.models.lock().is_ok_and(|models| !models.contains(model)),
+            AskUsage::Auto => !self.models.has(model),
         }
     }
 
     /// Remembers that the usage request was refused for `model`, and that the request was accepted
     /// without it.
     pub fn note(&self, model: &str) {
-        let Ok(mut models) = self.models.lock() else { return };
-        if self.ask_usage != AskUsage::Auto || model.len() > MAX_MODEL_BYTES {
-            return;
-        }
-        if models.len() >= MAX_MODELS {
-            models.clear();
-        }
-        if models.insert(model.to_owned()) {
+        if self.ask_usage == AskUsage::Auto && self.models.note(model) {
             tracing::info!(
                 target: "weir::models",
                 model,
@@ -55,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_remembered_as_configured_and_bounded() {
+    fn refusals_are_remembered_as_configured() {
         for (ask_usage, before, after) in [
             (AskUsage::Auto, true, false),
             (AskUsage::Always, true, true),
@@ -66,14 +52,5 @@ mod tests {
             usage_refusals.note("m");
             assert_eq!(usage_refusals.may_request("m"), after);
         }
-        let usage_refusals = UsageRefusals::new(AskUsage::Auto);
-        let long = "m".repeat(MAX_MODEL_BYTES + 1);
-        usage_refusals.note(&long);
-        assert!(usage_refusals.may_request(&long));
-        for number in 0..=MAX_MODELS {
-            usage_refusals.note(&number.to_string());
-        }
-        assert!(usage_refusals.may_request("0"));
-        assert!(!usage_refusals.may_request(&MAX_MODELS.to_string()));
     }
 }

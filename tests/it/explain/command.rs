@@ -80,23 +80,21 @@ fn it_is_short_unless_asked_for_all() {
     let brief = explained(&arguments, &request).expect("it is explained");
     let expected = "\
 gpt-4o: evict (compact, policy default)
-270 of 300 tokens are sent, 548 were received; 30 are left
-[#################################################################........] 90 %
+195 of 300 tokens are sent, 548 were received; 105 are left
+[###############################################..........................] 65 %
 
 #      role        before  after  fate   why
 0      system           9      9  kept   system message
 1      user            12     12  kept   first user message
-       note 1                 54  added  in compaction 1, for 6 messages
-       note 2                 44  added  in compaction 2, for 4 messages
+       note 1                 48  added  in compaction 1, for 6 messages
+       note 2                 49  added  in compaction 2, for 6 messages
 2-7    6 messages     222      0  gone   left out in compaction 1, see note 1
-8-11   4 messages     154      0  gone   left out in compaction 2, see note 2
-12-13  2 messages      74     74  kept   recent at the last compaction
+8-13   6 messages     228      0  gone   left out in compaction 2, see note 2
 14-15  2 messages      74     74  kept   newest turn
 
-next      compaction above 300 tokens, down to 225; now 270 (90 %)
-last      compaction from 306 to 196 tokens at message 14; 2 so far
-warning   548 tokens as received are above the limit of 300; 270 are sent
-warning   conversation takes 33 tokens more than its share of 225
+next      compaction above 300 tokens, down to 225; now 195 (65 %)
+last      compaction from 374 to 195 tokens at message 16; 2 so far
+warning   548 tokens as received are above the limit of 300; 195 are sent
 more      --all shows each message and tokens by role, section and file
 ";
     assert_eq!(brief, expected);
@@ -183,6 +181,8 @@ fn a_table_holds_no_signs_that_a_terminal_acts_on() {
     assert!(!table.contains(|own: char| own.is_control() && own != '\n'), "{table:?}");
     let wide = explained(&["-", "--width", "70"], BODY).expect("it is explained");
     let bar = wide.lines().find(|line| line.starts_with('[')).expect("a bar");
+    let in_file = explained(&["-"], BODY).expect("it is explained");
+    assert!(in_file.lines().all(|line| line.chars().count() <= 100), "{in_file}");
     assert_eq!(bar.chars().count(), 70);
 }
 

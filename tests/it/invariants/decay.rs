@@ -4,8 +4,13 @@
 use std::fmt::Write as _;
 
 use serde_json::json;
-use weir_engine::compact::Policy;
 use weir_engine::compact::preset::preset;
+use weir_engine::compact::summary::Space;
+use weir_engine::compact::{Measure, Policy, Summary};
+use weir_engine::plan::{NothingKnown, PlanOptions, plan_with};
+use weir_engine::tokens::Encoding;
+use weir_engine::tokens::media::ImageRule;
+use weir_engine::wire::Protocol;
 
 use super::planted::Dice;
 use super::presets::weir;
@@ -142,5 +147,89 @@ fn five_compactions_keep_planted_facts_as_one_does() {
         let (first, last) = (mean(&shares[0]), mean(&shares[COMPACTIONS - 1]));
         let lost = first.saturating_sub(last);
         assert!(lost <= most_lost_percent, "{name}: {first} % after one, {last} % after five");
+    }
+}
+
+const MEASURE: Measure =
+    Measure { encoding: Encoding::O200kBase, images: ImageRule::Tiles { base: 85, tile: 170 } };
+/// Maximum size of a summary, as configured by default.
+const SUMMARY_TOKENS: u64 = 800;
+const SUMMARY_SEEDS: u64 = 4;
+/// Cost at which no excerpt is worth its price.
+const NO_EXCERPTS_PERMILLE: u32 = u32::MAX;
+
+/// Summary by an ideal model: it repeats the facts of the messages word for word, in order, as far as
+/// there is room.
+fn ideal(said: &[&str], facts: &[[String; KINDS.len()]], space: Space) -> Option<Summary> {
+    let most_tokens = SUMMARY_TOKENS.min(space.note_tokens.saturating_sub(80));
+    let mut text = "## Facts".to_owned();
+    for fact in facts.iter().flatten().filter(|fact| said.iter().any(|own| own.contains(*fact))) {
+        let longer = format!("{text}\n- {fact}");
+        if MEASURE.encoding.count(&longer) > most_tokens {
+            break;
+        }
+        text = longer;
+    }
+    Some(Summary { covers: said.len(), text: text.into() })
+}
+
+/// Returns the facts kept after each compaction, with the summaries of an ideal model.
+fn kept_with_summaries(policy: &Policy, seed: u64) -> Kept {
+    let mut dice = Dice::new(seed);
+    let mut messages = [("system", "You read logs of a river."), ("user", "Which part leaks?")]
+        .map(|(role, content)| json!({"role": role, "content": content}).to_string())
+        .join(",");
+    let (mut kept, mut facts, mut done) = (Kept::default(), Vec::new(), 0);
+    let mut said = "I begin.".to_owned();
+    for number in 0..MAX_ROUNDS {
+        let round = round(&mut dice);
+        add(&mut messages, &round, number, &said);
+        said = round.said;
+        facts.push(round.facts);
+        let body = format!(r#"{{"model":"gpt-4o","messages":[{messages}]}}"#);
+        let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
+        let options = PlanOptions::for_messages(LIMIT_TOKENS, policy.clone(), MEASURE);
+        let summary = |gone: &[usize], space: Space| {
+            let said: Vec<&str> = gone.iter().map(|message| request.messages[*message]).collect();
+            ideal(&said, &facts, space)
+        };
+        let plan = plan_with(&request, &options, &summary, &NothingKnown).expect("it fits");
+        let sent = plan.body.as_deref().unwrap_or(&body);
+        while done < COMPACTIONS.min(plan.end.compactions() as usize) {
+            let planted = &facts[..PLANTED_ROUNDS];
+            for (kind, fact) in planted.iter().flat_map(|own| own.iter().enumerate()) {
+                kept[done][kind] += u64::from(sent.contains(fact.as_str()));
+            }
+            done += 1;
+        }
+        if done == COMPACTIONS {
+            return kept;
+        }
+    }
+    panic!("{done} compactions in {MAX_ROUNDS} rounds");
+}
+
+/// Excerpts keep as much next to a summary as alone. A summary in their place keeps less, even if its
+/// model forgets nothing that it has room for.
+#[test]
+fn a_summary_next_to_excerpts_keeps_what_one_in_their_place_loses() {
+    let shares = |excerpt_cost_permille| {
+        let policy = Policy { excerpt_cost_permille, ..Policy::default() };
+        let mut all = Kept::default();
+        for seed in 0..SUMMARY_SEEDS {
+            for (sum, kinds) in all.iter_mut().zip(kept_with_summaries(&policy, seed)) {
+                sum.iter_mut().zip(kinds).for_each(|(sum, kept)| *sum += kept);
+            }
+        }
+        all.map(|kinds| kinds.map(|kept| kept * 100 / (SUMMARY_SEEDS * PLANTED_ROUNDS as u64)))
+    };
+    let (beside, in_place) = (shares(1000), shares(NO_EXCERPTS_PERMILLE));
+    for (name, shares) in [("beside", &beside), ("in place", &in_place)] {
+        for (place, kinds) in shares.iter().enumerate() {
+            println!("summary {name:8} {} {:>3} % {kinds:?}", place + 1, mean(kinds));
+        }
+    }
+    for place in 0..COMPACTIONS {
+        assert!(mean(&beside[place]) >= mean(&in_place[place]), "{beside:?} {in_place:?}");
     }
 }

@@ -85,20 +85,35 @@ fn pieces(line: &str) -> Vec<&str> {
     let line = line.trim();
     let number =
         line.strip_prefix('#').map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
-    let is_header = number.is_some_and(|rest| rest.starts_with(' ') && rest.ends_with(':'));
+    // A call stands in the line of its message.
+    let headed =
+        number.and_then(|rest| rest.strip_prefix(' ')).filter(|rest| rest.starts_with("> "));
+    let line = headed.unwrap_or(line);
+    let is_header =
+        headed.is_none() && number.is_some_and(|rest| rest.starts_with(' ') && rest.ends_with(':'));
     if is_header || line.starts_with("[weir: ") || line == "…" {
         return Vec::new();
     }
-    if let Some(names) = line.strip_prefix("also: ") {
-        return names.split(", ").collect();
+    let names = line.strip_prefix("also: ").or_else(|| line.strip_prefix("other messages: "));
+    if let Some(names) = names {
+        return names.split(", ").flat_map(listed).collect();
     }
     let call = line.strip_prefix("> ").and_then(|rest| rest.split_once(": "));
-    let line = call.map_or(line, |(_, arguments)| arguments);
+    // A call that is cut at its start has a gap there.
+    let line = call.map_or(line, |(_, arguments)| arguments.trim_start_matches("… "));
     fn unquoted(piece: &str) -> &str {
         let piece = piece.trim();
         piece.strip_prefix("| ").unwrap_or(piece).trim()
     }
     line.split(" … ").map(unquoted).filter(|piece| !piece.is_empty()).collect()
+}
+
+/// Returns the parts of an entry in a list of names: a name, or a datum as `name: value`, or the key of
+/// a record with its data in brackets.
+fn listed(entry: &str) -> Vec<&str> {
+    let Some((name, value)) = entry.rsplit_once(": ") else { return vec![entry] };
+    let key = name.split_once(" (").map_or(name, |(key, _)| key);
+    vec![key, value.trim_end_matches(')')]
 }
 
 mod tests {
@@ -114,9 +129,16 @@ mod tests {
             (r"also: 20, 30", true),
             (r"#1 assistant:\npay 30", false),
             (r"also: 40", false),
+            (r"also: pay (or: 30, or: 20)", true),
+            (r"also: pay (or: 40)", false),
+            (r"other messages: 20, 30", true),
+            (r"other messages: 40", false),
+            (r"#1 > pay: … 20 or 30", true),
+            (r"#1 > pay: 20 or 30", true),
+            (r"#1 > pay: 40", false),
         ] {
             let sent = format!(
-                r#"{{"messages":[{{"role":"user","content":"a"}},{{"role":"user","content":"[weir: 1 earlier message{OPENS}\n{piece}"}},{{"role":"user","content":"b"}}]}}"#
+                r#"{{"messages":[{{"role":"user","content":"a"}},{{"role":"user","content":"[weir: 1 earlier message (#1){OPENS}\n{piece}"}},{{"role":"user","content":"b"}}]}}"#
             );
             let read = |text| Body::read(text).expect("a body");
             let verdict = compare(&read(received), &read(&sent));

@@ -329,6 +329,11 @@ fn note(text: &str) -> Option<(u64, &str)> {
     let number = number.parse().ok()?;
     let plural = if number == 1 { "" } else { "s" };
     let rest = rest.strip_prefix(plural)?;
+    // Their numbers, as ranges, if the note is not small.
+    let rest = match rest.strip_prefix(" (#") {
+        Some(numbered) => numbered.split_once(')')?.1,
+        None => rest,
+    };
     if let Some(rest) = rest.strip_prefix(", shortened to fit; … = left out]") {
         return Some((number, behind(rest)));
     }

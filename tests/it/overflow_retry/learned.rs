@@ -164,8 +164,13 @@ async fn ask_with(weir: &Weir, window_tokens: u64, body: &Value) -> Message {
 /// Builds a conversation whose last message is a third of all earlier ones, so that the compaction
 /// happens right there.
 fn ending_long(exchanges: usize) -> Value {
+    ending(exchanges, 6)
+}
+
+/// Returns a conversation whose last message repeats its sentence so many times for each exchange.
+fn ending(exchanges: usize, times: usize) -> Value {
     let mut body = conversation(exchanges, &json!({}));
-    let words = "and what of the river, and what of the wall? ".repeat(exchanges * 6);
+    let words = "and what of the river, and what of the wall? ".repeat(exchanges * times);
     *body["messages"].as_array_mut().expect("messages").last_mut().expect("the last one") =
         json!({"role": "user", "content": words});
     body
@@ -217,7 +222,7 @@ async fn a_larger_upstream_is_found_out_step_by_step_without_a_refusal() {
         let sends = upstream.requests().len();
         let mut limits = Vec::new();
         for exchanges in [20, 24, 40, 44, 80, 84] {
-            let answer = ask_with(&weir, 100_000, &ending_long(exchanges)).await;
+            let answer = ask_with(&weir, 100_000, &ending(exchanges, 9)).await;
             assert_eq!(answer.status(), 200, "{answer:?}");
             let told = answer.header("x-weir-limit-tokens").expect("it is told");
             limits.push(told.parse::<u64>().expect("a number"));

@@ -84,6 +84,11 @@ impl Up {
         self.script.lock().expect("nobody panics with it").extend(plays);
     }
 
+    /// Removes what is left of the script.
+    pub fn forget(&self) {
+        self.script.lock().expect("nobody panics with it").clear();
+    }
+
     /// Returns the requests seen since the last call.
     pub fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().expect("nobody panics with it"))

@@ -71,6 +71,7 @@ async fn the_usage_is_read_though_nobody_listens() {
         options: RequestOptions::default(),
         model: RequestedModel::default(),
         asked: Default::default(),
+        recall: None,
     };
     let begun = async {
         let seen = upstream.next().await;

@@ -15,6 +15,8 @@ const NOW: u64 = 1_800_000_000_000;
 const LIMITS: ConversationLimits =
     ConversationLimits { lifetime_ms: 1000, max_conversation_bytes: 1 << 20, max_bytes: 1 << 30 };
 
+const MOST: u64 = LIMITS.max_bytes;
+
 /// Returns an exchange: a message that opens a turn, and one that does not.
 fn exchange(name: &str) -> Vec<KeptMessage> {
     let message = |role: &str, opens| KeptMessage { text: bytes(format!("{role} {name}")), opens };
@@ -34,7 +36,7 @@ async fn texts(store: &Store, name: &str) -> String {
 /// Adds an exchange to the conversation as it is read now.
 async fn add(store: &Store, tenant: Tenant, name: &str, said: &str, now_ms: u64) -> Added {
     let continues = found(store, tenant, name, now_ms).await.map(|found| found.id);
-    let addition = Addition { continues, messages: exchange(said) };
+    let addition = Addition { continues, change: now_ms, messages: exchange(said) };
     let added = store.add_to_conversation(tenant, name, addition, LIMITS, now_ms).await;
     added.expect("it can be written")
 }
@@ -65,7 +67,8 @@ async fn exchanges_at_once_are_next_to_each_other(place: impl Place) {
     let id = found(&stores[0], ALICE, "a", NOW).await.map(|found| found.id);
     let adding = (0..20).map(|number| {
         let store = Arc::clone(&stores[number % 2]);
-        let addition = Addition { continues: id, messages: exchange(&number.to_string()) };
+        let addition =
+            Addition { continues: id, change: NOW, messages: exchange(&number.to_string()) };
         tokio::spawn(
             async move { store.add_to_conversation(ALICE, "a", addition, LIMITS, NOW).await },
         )
@@ -86,7 +89,7 @@ async fn exchanges_at_once_are_next_to_each_other(place: impl Place) {
 async fn two_first_exchanges_are_both_kept(place: impl Place) {
     let store = place.handle();
     for said in ["1", "2"] {
-        let addition = Addition { continues: None, messages: exchange(said) };
+        let addition = Addition { continues: None, change: NOW, messages: exchange(said) };
         let added = store.add_to_conversation(ALICE, "a", addition, LIMITS, NOW).await;
         assert_eq!(added, Ok(Added::Whole));
     }
@@ -96,13 +99,16 @@ async fn two_first_exchanges_are_both_kept(place: impl Place) {
 async fn an_exchange_does_not_undo_a_change(place: impl Place) {
     let store = place.handle();
     for change in ["replaced", "cleared", "deleted"] {
-        add(&store, ALICE, "a", "before", NOW).await;
-        let continues = found(&store, ALICE, "a", NOW).await.map(|found| found.id);
+        add(&store, ALICE, change, "before", NOW).await;
+        let continues = found(&store, ALICE, change, NOW).await.map(|found| found.id);
         match change {
-            "deleted" => assert_eq!(store.delete_conversation(ALICE, "a").await, Ok(true)),
+            "deleted" => {
+                assert_eq!(store.delete_conversation(ALICE, change, MOST, NOW).await, Ok(true))
+            }
             change => {
                 let messages = if change == "cleared" { Vec::new() } else { exchange("new") };
-                let put = store.replace_conversation(ALICE, "a", messages, LIMITS, NOW + 1).await;
+                let put =
+                    store.replace_conversation(ALICE, change, messages, LIMITS, NOW + 1).await;
                 let facts = put.expect("it can be written");
                 let count = if change == "cleared" { 0 } else { 2 };
                 assert_eq!((facts.messages, facts.created_ms), (count, NOW), "{change}");
@@ -110,19 +116,106 @@ async fn an_exchange_does_not_undo_a_change(place: impl Place) {
                 assert_eq!(facts.last_message_ms, last_ms, "{change}");
             }
         }
-        let late = Addition { continues, messages: exchange("late") };
-        let added = store.add_to_conversation(ALICE, "a", late, LIMITS, NOW).await;
+        let late = Addition { continues, change: NOW, messages: exchange("late") };
+        let added = store.add_to_conversation(ALICE, change, late, LIMITS, NOW).await;
         assert_eq!(added, Ok(Added::Changed), "{change}");
-        let left = found(&store, ALICE, "a", NOW).await.map(|found| found.messages.len());
+        let left = found(&store, ALICE, change, NOW).await.map(|found| found.messages.len());
         let expected = match change {
             "replaced" => Some(2),
             "cleared" => Some(0),
             _ => None,
         };
         assert_eq!(left, expected, "{change}");
-        let _ = store.delete_conversation(ALICE, "a").await;
+        let _ = store.delete_conversation(ALICE, change, MOST, NOW).await;
     }
-    assert_eq!(store.delete_conversation(ALICE, "a").await, Ok(false));
+    assert_eq!(store.delete_conversation(ALICE, "a", MOST, NOW).await, Ok(false));
+}
+
+/// Adds a first exchange that began after the change `change`.
+async fn add_first(store: &Store, name: &str, change: u64) -> Added {
+    let addition = Addition { continues: None, change, messages: exchange("late") };
+    let added = store.add_to_conversation(ALICE, name, addition, LIMITS, NOW + 9).await;
+    added.expect("it can be written")
+}
+
+async fn a_first_exchange_does_not_undo_a_change(place: impl Place) {
+    let (store, other) = (place.handle(), place.handle());
+    for (number, change) in ["replaced", "cleared", "deleted"].into_iter().enumerate() {
+        add(&store, ALICE, change, "first", NOW + 1).await;
+        match change {
+            "deleted" => {
+                assert_eq!(store.delete_conversation(ALICE, change, MOST, NOW + 2).await, Ok(true));
+            }
+            change => {
+                let messages = if change == "cleared" { Vec::new() } else { exchange("new") };
+                let put =
+                    store.replace_conversation(ALICE, change, messages, LIMITS, NOW + 2).await;
+                assert!(put.is_ok(), "{change}");
+            }
+        }
+        let count = async || {
+            let found = found(&store, ALICE, change, NOW + 9).await;
+            found.map(|found| found.messages.len())
+        };
+        let before = count().await;
+        // It began before the conversation, so it continues none.
+        assert_eq!(add_first(&other, change, NOW).await, Added::Changed, "{change}");
+        assert_eq!(count().await, before, "{change}");
+        // The mark is no conversation, and outlives a cleaning.
+        let listed = other.list_conversations(ALICE, "", NOW + 9).await.expect("it can be read");
+        let own = number + usize::from(change != "deleted");
+        assert_eq!(listed.len(), own, "{change}");
+        assert_eq!(other.delete_expired(NOW + 9).await, Ok(0), "{change}");
+        assert_eq!(add_first(&other, change, NOW + 1).await, Added::Changed, "{change}");
+        // One that began after the change is added; an earlier one still is not.
+        assert_eq!(add_first(&store, change, NOW + 2).await, Added::Whole, "{change}");
+        assert_eq!(add_first(&other, change, NOW + 1).await, Added::Changed, "{change}");
+    }
+    let day_ms = 24 * 60 * 60 * 1000;
+    let ended = store.delete_expired(NOW + day_ms + 2).await;
+    assert_eq!(ended, Ok(6), "the conversations and their marks");
+}
+
+async fn a_delete_of_nothing_counts_for_exchanges_under_way(place: impl Place) {
+    let (store, other) = (place.handle(), place.handle());
+    let latest = async || other.conversation_change(ALICE, "a").await.expect("it can be read");
+    let mut before = latest().await;
+    assert_eq!(before, 0);
+    // Deletes of one millisecond are different changes.
+    for _ in 0..2 {
+        assert_eq!(store.delete_conversation(ALICE, "a", MOST, NOW).await, Ok(false));
+        let after = latest().await;
+        assert!(after > before, "{after} after {before}");
+        assert_eq!(add_first(&other, "a", before).await, Added::Changed);
+        before = after;
+    }
+    assert_eq!(found(&store, ALICE, "a", NOW).await, None);
+    let listed = store.list_conversations(ALICE, "", NOW).await;
+    assert_eq!(listed.map(|listed| listed.len()), Ok(0), "changes are no conversations");
+    assert_eq!(other.conversation_change(BOB, "a").await, Ok(0));
+    assert_eq!(add_first(&other, "a", before).await, Added::Whole);
+}
+
+async fn changes_outlast_conversations_if_there_is_no_room(place: impl Place) {
+    let store = place.handle();
+    let limits = ConversationLimits { max_bytes: 40_000, ..LIMITS };
+    let large = "x".repeat(3000);
+    assert_eq!(store.delete_conversation(ALICE, "a0", 40_000, NOW).await, Ok(false));
+    for number in 1..10 {
+        let addition = Addition { continues: None, change: 0, messages: exchange(&large) };
+        let name = format!("a{number}");
+        let added = store.add_to_conversation(ALICE, &name, addition, limits, NOW + number).await;
+        assert_eq!(added, Ok(Added::Whole));
+    }
+    assert_eq!(found(&store, ALICE, "a1", NOW).await, None, "the oldest made room");
+    assert_eq!(add_first(&store, "a0", 0).await, Added::Changed);
+    // Many changes leave room for themselves in the end.
+    for number in 0..300 {
+        let deleted = store.delete_conversation(BOB, &format!("b{number}"), 40_000, NOW).await;
+        assert_eq!(deleted, Ok(false));
+    }
+    let latest = async |name: &str| store.conversation_change(BOB, name).await;
+    assert_eq!((latest("b0").await, latest("b299").await), (Ok(0), Ok(NOW)));
 }
 
 async fn conversations_are_listed_in_pages(place: impl Place) {
@@ -155,7 +248,8 @@ async fn conversations_end(place: impl Place) {
     assert_eq!((new.messages.len(), new.facts.created_ms), (2, ended_ms));
     assert_eq!(store.delete_expired(ended_ms).await, Ok(0));
     assert_eq!(store.delete_expired(ended_ms + 1000).await, Ok(1));
-    assert_eq!(store.delete_conversation(ALICE, "a").await, Ok(false), "it is deleted");
+    let deleted = store.delete_conversation(ALICE, "a", MOST, ended_ms + 1000).await;
+    assert_eq!(deleted, Ok(false), "it is deleted");
 }
 
 async fn a_long_conversation_loses_its_oldest_turns(place: impl Place) {
@@ -164,7 +258,8 @@ async fn a_long_conversation_loses_its_oldest_turns(place: impl Place) {
     let mut sizes = Vec::new();
     for number in 0..40 {
         let continues = found(&store, ALICE, "a", NOW).await.map(|found| found.id);
-        let addition = Addition { continues, messages: exchange(&format!("{number:0100}")) };
+        let addition =
+            Addition { continues, change: NOW, messages: exchange(&format!("{number:0100}")) };
         let added = store.add_to_conversation(ALICE, "a", addition, limits, NOW).await;
         assert_eq!(added, Ok(Added::Whole));
         let conversation = found(&store, ALICE, "a", NOW).await.expect("it is there");
@@ -184,7 +279,7 @@ async fn the_tenant_with_the_most_loses_its_oldest(place: impl Place) {
     let limits = ConversationLimits { max_bytes: 40_000, ..LIMITS };
     let large = "x".repeat(3000);
     let add = async |tenant, name: &str, now_ms| {
-        let addition = Addition { continues: None, messages: exchange(&large) };
+        let addition = Addition { continues: None, change: NOW, messages: exchange(&large) };
         let added = store.add_to_conversation(tenant, name, addition, limits, now_ms).await;
         assert_eq!(added, Ok(Added::Whole));
     };
@@ -205,7 +300,10 @@ in_every_place! {
     exchanges_stay_in_order
     exchanges_at_once_are_next_to_each_other
     two_first_exchanges_are_both_kept
+    a_delete_of_nothing_counts_for_exchanges_under_way
+    a_first_exchange_does_not_undo_a_change
     an_exchange_does_not_undo_a_change
+    changes_outlast_conversations_if_there_is_no_room
     conversations_are_listed_in_pages
     conversations_end
     a_long_conversation_loses_its_oldest_turns

@@ -313,7 +313,8 @@ async fn tables_of_an_earlier_version_keep_their_rows() {
         "ALTER TABLE weir_request DROP COLUMN conversation, DROP COLUMN agent, DROP COLUMN parent,
          DROP COLUMN class;
          DROP TABLE weir_conversation_message, weir_conversation;
-         DROP FUNCTION weir_weigh_conversation, weir_evict_conversations;
+         DROP FUNCTION weir_weigh_conversation, weir_evict_conversations(bigint, bigint),
+          weir_evict_conversations(bigint, bigint, bigint);
          UPDATE weir_meta SET value = '\\x0000000000000001' WHERE name = 'version'",
     );
     let store = place.handle();

@@ -61,6 +61,36 @@ fn a_file_is_replaced_only_by_force() {
     let (code, _, said) = ended(&mut weir(&["init", "--yes", "--force", "--output", &file]));
     assert_eq!((code, said.as_str()), (Some(0), ""), "no question");
     assert!(std::fs::read_to_string(&file).expect("a file").contains("api.openai.com"));
+    let left = std::fs::read_dir(folder.file(".")).expect("a folder");
+    let left: Vec<_> = left.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert_eq!(left, ["weir.toml"], "nothing is left next to it");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_is_not_followed() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let folder = Folder::new();
+    let other = folder.write("other.toml", "# another program's\n");
+    let link = folder.path("weir.toml");
+    symlink(&other, &link).expect("a link");
+    for force in [&[][..], &["--force"]] {
+        let (code, _, said) = ended(weir(&["init", "--yes", "--output", &link]).args(force));
+        assert_eq!(code, Some(1));
+        assert!(said.contains("is a symbolic link"), "{said}");
+    }
+    let kept = std::fs::read_to_string(&other).expect("a file");
+    assert_eq!(kept, "# another program's\n");
+    // A file that is replaced keeps its permissions.
+    std::fs::set_permissions(&other, PermissionsExt::from_mode(0o600)).expect("its owner may");
+    let (code, _, said) = ended(&mut weir(&["init", "--yes", "--force", "--output", &other]));
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let mode = std::fs::metadata(&other).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (code, _, said) = ended(&mut weir(&["init", "--yes", "--output", &folder.path(".")]));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("is not a file"), "{said}");
 }
 
 #[test]

@@ -74,7 +74,9 @@ pub fn everything(path: &str) -> String {
                         "limit": "50.00", "warn_at": 0.8, "spent": "36.00", "held": "0.00",
                         "left": "14.00", "resets_at": "2026-12-01T00:00:00Z"});
     match path {
-        "/admin/v1/live?after=0" | "/admin/v1/live?after=3" => page("200 OK", &live()),
+        "/admin/v1/live?after=0&limit=500" | "/admin/v1/live?after=3&limit=500" => {
+            page("200 OK", &live())
+        }
         "/admin/v1/budgets" => page("200 OK", &json!({"object": "list", "data": [budget]})),
         "/admin/v1/status" => page("200 OK", &json!({"version": "9.8.7"})),
         other => panic!("{other}"),
@@ -92,7 +94,7 @@ async fn one_frame_is_plain_text() {
     for expected in [
         "weir 9.8.7  http://127.0.0.1:",
         "up 1 min 0 s  00:01:00 UTC",
-        "requests 1234 (0.0/s)   in flight 1   failed 1 of the last 2   compactions 7",
+        "requests 1234 (0.0/s)   in flight 1   failed 1   refused 0 of the last 2   compactions 7",
         "tokens   received 3M   sent 1.2M   -60 %",
         "cache hits 83 %",
         "money    spent $12.5000   saved $3.2500   2 requests without a price",

@@ -241,6 +241,7 @@ pub fn chat(
         options: RequestOptions::default(),
         model: RequestedModel::default(),
         asked: Default::default(),
+        recall: None,
     }
 }
 

@@ -17,10 +17,12 @@ mod passes;
 pub mod policy;
 mod prefetch;
 pub mod recall;
+pub mod receipt;
 pub mod report;
 pub mod source;
 mod state;
 pub mod summary;
+mod survival;
 
 pub(crate) use edits::edits;
 pub(crate) use edits::late_system;

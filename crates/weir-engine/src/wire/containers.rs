@@ -3,8 +3,9 @@
 //! users and assistants alternate.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
-use super::messages::{Container, blocks, content, text_block, user_message};
+use super::messages::{Container, USER_HEAD, blocks, content, text_block, user_message};
 use super::splice::rewrite;
 use super::{Edit, Protocol, Request, json};
 
@@ -22,8 +23,21 @@ pub(super) struct Treated<'a> {
 struct Sent<'a> {
     role: Cow<'a, str>,
     raw: Cow<'a, str>,
+    /// Place of its content in `raw`, if that is known without reading it.
+    content: Option<Range<usize>>,
     /// Position of the received object that it ends with; `None` for one of weir's own.
     origin: Option<usize>,
+}
+
+impl Sent<'_> {
+    /// Returns the place of its content.
+    fn content(&self) -> Option<Range<usize>> {
+        self.content.clone().or_else(|| {
+            let own = content(&self.raw)?;
+            let start = own.as_ptr() as usize - self.raw.as_ptr() as usize;
+            Some(start..start + own.len())
+        })
+    }
 }
 
 /// Returns the body of `request` with each message treated.
@@ -31,10 +45,10 @@ pub(super) fn join<'a>(
     request: &Request<'a>,
     mut treat: impl FnMut(usize) -> Treated<'a>,
 ) -> String {
-    let own = |text: &str| Sent {
-        role: Cow::Borrowed("user"),
-        raw: Cow::Owned(user_message(text)),
-        origin: None,
+    let own = |text: &str| {
+        let raw = user_message(text);
+        let content = Some(USER_HEAD.len()..raw.len() - 1);
+        Sent { role: Cow::Borrowed("user"), raw: Cow::Owned(raw), content, origin: None }
     };
     let mut sent = Vec::with_capacity(request.containers.len() + 1);
     // What stands outside the list stays as it is.
@@ -43,7 +57,7 @@ pub(super) fn join<'a>(
     }
     for (place, container) in request.containers.iter().enumerate() {
         let role = || json::string(container.role).unwrap_or_default();
-        let of = |raw| Sent { role: role(), raw, origin: Some(place) };
+        let of = |raw| Sent { role: role(), raw, content: None, origin: Some(place) };
         let treated: Vec<Treated<'a>> = container.messages.clone().map(&mut treat).collect();
         if container.is_split {
             sent.extend(rebuilt(container, treated).map(of));
@@ -168,7 +182,7 @@ fn with_placed_systems(objects: Vec<Sent<'_>>, received: usize) -> Vec<Sent<'_>>
 /// Returns a system message as a user's.
 fn as_user(object: Sent<'_>) -> Sent<'_> {
     let raw = rewrite(Protocol::Messages, &object.raw, &[&Edit::SpeakAsUser]);
-    Sent { role: Cow::Borrowed("user"), raw: Cow::Owned(raw), origin: None }
+    Sent { role: Cow::Borrowed("user"), raw: Cow::Owned(raw), content: None, origin: None }
 }
 
 /// Object to send, and the position of the received object that it starts with.
@@ -188,9 +202,10 @@ fn merged(objects: Vec<Sent<'_>>) -> Vec<Merged<'_>> {
             );
             if !were_neighbours
                 && last.sent.role == object.role
-                && let Some(both) = with_blocks_of(&last.sent.raw, &object.raw)
+                && let Some((both, content)) = with_blocks_of(&last.sent, &object)
             {
                 last.sent.raw = Cow::Owned(both);
+                last.sent.content = Some(content);
                 last.sent.origin = object.origin;
                 continue;
             }
@@ -200,22 +215,23 @@ fn merged(objects: Vec<Sent<'_>>) -> Vec<Merged<'_>> {
     out
 }
 
-/// Returns the object `raw` with the blocks of `other` after its own.
-fn with_blocks_of(raw: &str, other: &str) -> Option<String> {
-    let own = content(raw)?;
-    let (left, right) = (Blocks::of(own)?, Blocks::of(content(other)?)?);
-    let start = own.as_ptr() as usize - raw.as_ptr() as usize;
-    let mut both = String::with_capacity(raw.len() + other.len());
-    both.push_str(&raw[..start]);
+/// Returns the object `left` with the blocks of `right` after its own, and the place of its content.
+fn with_blocks_of(left: &Sent<'_>, right: &Sent<'_>) -> Option<(String, Range<usize>)> {
+    let (raw, place) = (left.raw.as_ref(), left.content()?);
+    let (own, other) =
+        (Blocks::of(&raw[place.clone()])?, Blocks::of(&right.raw[right.content()?])?);
+    let mut both = String::with_capacity(raw.len() + right.raw.len() + 64);
+    both.push_str(&raw[..place.start]);
     both.push('[');
-    left.write(&mut both);
-    if !left.is_empty() && !right.is_empty() {
+    own.write(&mut both);
+    if !own.is_empty() && !other.is_empty() {
         both.push(',');
     }
-    right.write(&mut both);
+    other.write(&mut both);
     both.push(']');
-    both.push_str(&raw[start + own.len()..]);
-    Some(both)
+    let content = place.start..both.len();
+    both.push_str(&raw[place.end..]);
+    Some((both, content))
 }
 
 /// Content of an object.

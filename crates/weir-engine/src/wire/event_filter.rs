@@ -144,14 +144,25 @@ impl<J: Judge> Filter<J> {
 
     /// Ends the stream and returns the bytes held back. An event without its closing blank line
     /// still counts, since providers omit it.
-    pub fn finish(mut self) -> Vec<u8> {
+    pub fn finish(self) -> Vec<u8> {
+        self.into_judge().0
+    }
+
+    /// Like [`Self::finish`]; returns the judge, too.
+    pub fn into_judge(mut self) -> (Vec<u8>, J) {
         if self.held.is_empty() {
-            return self.held;
+            return (self.held, self.judge);
         }
-        match self.judge.judge(&self.held, self.at_start) {
+        let last = match self.judge.judge(&self.held, self.at_start) {
             Verdict::Keep => self.held,
             Verdict::Edit(edited) => edited,
-        }
+        };
+        (last, self.judge)
+    }
+
+    /// Returns the judge.
+    pub fn judge(&self) -> &J {
+        &self.judge
     }
 
     /// Whether bytes are held back.
@@ -303,6 +314,29 @@ pub(super) fn joined<'t>(text: &'t str, lines: &[Line]) -> Option<Cow<'t, str>> 
         joined.push_str(&text[more]);
     }
     Some(joined)
+}
+
+/// Returns the fields of an event besides its data, a line each.
+pub(super) fn fields(text: &str, lines: &[Line]) -> String {
+    let mut fields = String::new();
+    for line in lines.iter().filter(|line| line.data.is_none() && !line.is_blank) {
+        fields.push_str(text[line.whole.clone()].trim_end_matches(['\r', '\n']));
+        fields.push('\n');
+    }
+    fields
+}
+
+/// Returns an event with these fields and data.
+pub(super) fn event(fields: &str, data: &str) -> Vec<u8> {
+    let mut event = String::with_capacity(fields.len() + data.len() + 8);
+    event.push_str(fields);
+    for line in data.split(['\r', '\n']) {
+        event.push_str("data: ");
+        event.push_str(line);
+        event.push('\n');
+    }
+    event.push('\n');
+    event.into_bytes()
 }
 
 /// Line of an event.

@@ -32,6 +32,31 @@ pub fn earlier_messages(body: &str, earlier: &str) -> Option<String> {
     Some(put(body, &inserted))
 }
 
+/// Returns a body with `element` at the end of its list `name`, which is added if it is missing. `None`
+/// if the member is no list.
+pub(super) fn in_list(body: &str, name: &str, element: &str) -> Option<String> {
+    let members = json::unique_members(body)?;
+    let value = members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
+    match value {
+        Some(value) if value == "null" => {
+            let (start, end) = (offset(body, value), end_of(body, value));
+            Some(format!("{}[{element}]{}", &body[..start], &body[end..]))
+        }
+        Some(value) => {
+            let inserted = match elements(value)?.last() {
+                Some(last) => (end_of(body, last), format!(",{element}")),
+                None => (offset(body, value) + 1, element.to_owned()),
+            };
+            Some(put(body, &inserted))
+        }
+        None => {
+            let comma = if members.is_empty() { "" } else { "," };
+            let at = body.find('{')? + 1;
+            Some(put(body, &(at, format!(r#""{name}":[{element}]{comma}"#))))
+        }
+    }
+}
+
 /// Returns the newest user message in a body of chat completions, as JSON text.
 pub fn newest_user_message(body: &str) -> Option<&str> {
     let all = elements(messages(body)?)?;

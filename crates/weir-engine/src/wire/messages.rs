@@ -14,7 +14,7 @@ use super::body::{
 };
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
-use super::splice::{rejoin, without_member};
+use super::splice::rejoin;
 use super::walk::Walk;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
@@ -22,11 +22,8 @@ use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 const MEMBERS: [&str; 7] =
     ["model", "system", "messages", "stream", "max_tokens", "tools", "service_tier"];
 
-/// Mark of the provider's cache, on a block.
-const CACHE_CONTROL: &str = "cache_control";
-
 /// Type of a block with the result of a tool, as JSON text.
-const RESULT: &str = "\"tool_result\"";
+pub(super) const RESULT: &str = "\"tool_result\"";
 
 /// Object in the list of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -468,9 +465,14 @@ pub fn binds_thinking(model: &str) -> bool {
     version >= if family == "fable" { (5, 1) } else { (5, 5) }
 }
 
+/// Start of weir's own user messages, up to their content.
+pub(super) const USER_HEAD: &str = r#"{"role":"user","content":"#;
+
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
-    let mut raw = String::from(r#"{"role":"user","content":[{"type":"text","text":""#);
+    let mut raw = String::with_capacity(text.len() + text.len() / 8 + 64);
+    raw.push_str(USER_HEAD);
+    raw.push_str(r#"[{"type":"text","text":""#);
     json::escape_into(text, &mut raw);
     raw.push_str(r#""}]}"#);
     raw
@@ -498,67 +500,6 @@ pub(super) fn content(raw: &str) -> Option<&str> {
         fields(raw, &["type", "role", "content"], "an object").unwrap_or_default();
     let is_result = kind == Some(RESULT);
     (is_result || role.is_some()).then_some(content?)
-}
-
-/// Returns a message without the marks of the provider's cache, and with its content as a list of
-/// blocks: clients move the marks, and write a text that has one as a block.
-pub(super) fn identity(raw: &str) -> Cow<'_, str> {
-    let out = if raw.contains(CACHE_CONTROL) { without_marks(raw) } else { Cow::Borrowed(raw) };
-    let Some(text) = content_text(&out) else { return out };
-    let start = text.as_ptr() as usize - out.as_ptr() as usize;
-    let (before, after) = (&out[..start], &out[start + text.len()..]);
-    Cow::Owned([before, r#"[{"type":"text","text":"#, text, "}]", after].concat())
-}
-
-/// Returns the content of an object of the list, or of a result, if it is a text. Reads no further than to
-/// a content that is none.
-fn content_text(raw: &str) -> Option<&str> {
-    let (mut kind, mut role, mut content) = (None, None, None);
-    Walk::new(raw).members(|name, walk| {
-        let name = json::name(name)?;
-        let place = match name.as_ref() {
-            "type" => &mut kind,
-            "role" => &mut role,
-            "content" if walk.peek()? == b'"' => &mut content,
-            "content" => return None,
-            _ => return walk.value().map(drop),
-        };
-        let is_first = place.replace(walk.value()?).is_none();
-        is_first.then_some(())
-    })?;
-    content.filter(|_| kind == Some(RESULT) || role.is_some())
-}
-
-/// Returns a message without the marks on itself, if it is a result, or on its blocks.
-fn without_marks(raw: &str) -> Cow<'_, str> {
-    let is_result = fields(raw, &["type"], "an object").is_ok_and(|[kind]| kind == Some(RESULT));
-    match blocks(raw).filter(|_| !is_result) {
-        Some(own) => Cow::Owned(rejoin(raw, &own, |_, block| Some(unmarked(block)))),
-        None if is_result => unmarked(raw),
-        None => Cow::Borrowed(raw),
-    }
-}
-
-/// Returns a block without its own mark, and without those of the blocks inside a result. Results lie in
-/// no results, so nothing deeper is read: a body may be nested as deep as it is long.
-fn unmarked(block: &str) -> Cow<'_, str> {
-    if !block.contains(CACHE_CONTROL) {
-        return Cow::Borrowed(block);
-    }
-    let [kind] = fields(block, &["type"], "an object").unwrap_or_default();
-    let inner = content(block).filter(|_| kind == Some(RESULT)).and_then(json::elements);
-    let Some(inner) = inner else { return without_mark(block) };
-    let out = rejoin(block, &inner, |_, part| Some(without_mark(part)));
-    Cow::Owned(without_mark(&out).into_owned())
-}
-
-/// Returns a block without its own mark.
-fn without_mark(block: &str) -> Cow<'_, str> {
-    let mark = fields(block, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
-    match mark {
-        Some(mark) => Cow::Owned(without_member(block, mark)),
-        None => Cow::Borrowed(block),
-    }
 }
 
 #[cfg(test)]
@@ -668,34 +609,6 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_the_cache_do_not_belong_to_a_message() {
-        for (marked, plain) in [
-            (
-                r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}"#,
-                r#"{"role":"user","content":"a"}"#,
-            ),
-            (
-                r#"{"type":"tool_result","tool_use_id":"t","content":"a","cache_control":{"ttl":"1h"}}"#,
-                r#"{"type":"tool_result","tool_use_id":"t","content":"a"}"#,
-            ),
-            (
-                r#"{"type":"tool_result","content":[{"cache_control":{},"type":"text","text":"a"}]}"#,
-                r#"{"type":"tool_result","content":[{"type":"text","text":"a"}]}"#,
-            ),
-            (
-                r#"{"type":"text","text":"a"},{"type":"text","text":"b","cache_control":null}"#,
-                r#"{"type":"text","text":"a"},{"type":"text","text":"b"}"#,
-            ),
-        ] {
-            assert_ne!(marked, plain);
-            assert_eq!(identity(marked), identity(plain));
-        }
-        let call =
-            r#"{"role":"assistant","content":[{"type":"tool_use","input":{"cache_control":1}}]}"#;
-        assert_eq!(identity(call), call);
-    }
-
-    #[test]
     fn refuses_with_the_place() {
         let type_of = |key: &str, expected| BodyError::WrongType { key: key.into(), expected };
         let duplicate = |key: &str| BodyError::DuplicateKey { key: key.into() };
@@ -726,15 +639,6 @@ mod tests {
         let body = format!(r#"{{"messages":[{{"role":"user","content":[{raw}]}}]}}"#);
         let sent = apply(Protocol::Messages, &request(&body), &[(0, Edit::Unmark)]);
         assert_eq!(sent, body.replace(r#","weir":{"pin":true}"#, ""));
-    }
-
-    #[test]
-    fn marks_in_deeply_nested_results_take_no_stack() {
-        let (head, levels) = (r#"{"type":"tool_result","cache_control":{},"content":["#, 50_000);
-        let nested = format!("{}{}", head.repeat(levels), "]}".repeat(levels));
-        let left = identity(&nested);
-        // Those of the result and of the blocks in it.
-        assert_eq!(left.matches(CACHE_CONTROL).count(), levels - 2);
     }
 
     #[test]

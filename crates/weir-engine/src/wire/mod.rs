@@ -16,14 +16,17 @@ pub mod clamp;
 pub mod compaction;
 mod containers;
 pub mod event_filter;
+mod identity;
 pub mod insert;
 pub mod json;
 pub mod message;
 pub mod messages;
 pub mod model;
 pub mod models;
+pub mod offer;
 pub mod output_item;
 pub mod overflow;
+pub mod recall_tool;
 pub mod responses;
 pub mod returned;
 pub mod splice;
@@ -60,6 +63,15 @@ impl Protocol {
     /// Returns the protocol called `name`, if there is one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(own, _)| *own == name).map(|(_, protocol)| *protocol)
+    }
+
+    /// Returns the name of the protocol.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+        }
     }
 
     /// Recognises the protocol of a request body, or of a bare list of messages or items, by its
@@ -156,7 +168,7 @@ impl Protocol {
     pub fn identity(self, raw: &str) -> Cow<'_, str> {
         match self {
             Self::Chat | Self::Responses => Cow::Borrowed(raw),
-            Self::Messages => messages::identity(raw),
+            Self::Messages => identity::identity(raw),
         }
     }
 }
@@ -364,6 +376,7 @@ mod tests {
         }
         for (name, protocol) in Protocol::NAMES {
             assert_eq!(Protocol::from_name(name), Some(protocol));
+            assert_eq!(protocol.name(), name);
         }
     }
 }

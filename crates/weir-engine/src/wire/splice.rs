@@ -1,6 +1,7 @@
 //! Edits spliced into the caller's own bytes. Everything that no edit names stays as received.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::containers::{self, Treated};
 use super::json::{self, elements, escape_into, string};
@@ -63,20 +64,18 @@ pub struct Clip {
 /// Of messages that stand outside the list, such as `instructions`, only the user messages after them are
 /// written: they stay as received.
 pub fn apply(protocol: Protocol, request: &Request<'_>, edits: &[(usize, Edit)]) -> String {
-    let mut edits = edits.iter().peekable();
+    let mut rest = edits;
     let mut of = |message: usize| {
-        let mut own = Vec::new();
-        while let Some((_, edit)) = edits.next_if(|(own, _)| *own == message) {
-            own.push(edit);
-        }
+        let own;
+        (own, rest) = rest.split_at(rest.iter().take_while(|(own, _)| *own == message).count());
         own
     };
     if protocol == Protocol::Messages {
-        return containers::join(request, |message| treated(request, message, &of(message)));
+        return containers::join(request, |message| treated(request, message, of(message)));
     }
     let mut inserted = String::new();
     for message in 0..request.outside {
-        for edit in of(message) {
+        for (_, edit) in of(message) {
             if let Edit::InsertAfter(said) = edit {
                 inserted.push_str(&protocol.user_message(said));
                 inserted.push(',');
@@ -86,12 +85,15 @@ pub fn apply(protocol: Protocol, request: &Request<'_>, edits: &[(usize, Edit)])
     let listed = &request.messages[request.outside..];
     rejoin(request.text, listed, |index, raw| {
         let own = of(request.outside + index);
-        if own.contains(&&Edit::Remove) {
+        if own.iter().any(|(_, edit)| *edit == Edit::Remove) {
             return None;
         }
         let mut kept = match own.is_empty() {
             true => Cow::Borrowed(raw),
-            false => Cow::Owned(rewrite(protocol, raw, &own)),
+            false => {
+                let own: Vec<&Edit> = own.iter().map(|(_, edit)| edit).collect();
+                Cow::Owned(rewrite(protocol, raw, &own))
+            }
         };
         if !inserted.is_empty() {
             kept = Cow::Owned(std::mem::take(&mut inserted) + &kept);
@@ -101,18 +103,19 @@ pub fn apply(protocol: Protocol, request: &Request<'_>, edits: &[(usize, Edit)])
 }
 
 /// Returns how one message of Messages is sent.
-fn treated<'a>(request: &Request<'a>, message: usize, edits: &[&'a Edit]) -> Treated<'a> {
+fn treated<'a>(request: &Request<'a>, message: usize, edits: &'a [(usize, Edit)]) -> Treated<'a> {
     let mut treated = Treated { before: Vec::new(), kept: None, after: Vec::new() };
-    let mut own = Vec::new();
-    for edit in edits {
+    let (mut own, mut is_removed) = (Vec::new(), false);
+    for (_, edit) in edits {
         match edit {
             Edit::InsertBefore(said) => treated.before.push(said.as_str()),
             Edit::InsertAfter(said) => treated.after.push(said.as_str()),
-            _ => own.push(*edit),
+            Edit::Remove => is_removed = true,
+            _ => own.push(edit),
         }
     }
     let raw = request.messages[message];
-    if !own.contains(&&Edit::Remove) {
+    if !is_removed {
         treated.kept = Some(match own.is_empty() {
             true => Cow::Borrowed(raw),
             false => Cow::Owned(rewrite(Protocol::Messages, raw, &own)),
@@ -222,6 +225,12 @@ fn unmarked(raw: &str) -> Cow<'_, str> {
 ///
 /// [`json::members`]: super::json::members
 pub fn without_member(raw: &str, value: &str) -> String {
+    let span = member_span(raw, value);
+    format!("{}{}", &raw[..span.start], &raw[span.end..])
+}
+
+/// Returns the place of that member in `raw`, with the comma that separates it from another.
+pub(super) fn member_span(raw: &str, value: &str) -> Range<usize> {
     let start = value.as_ptr() as usize - raw.as_ptr() as usize;
     let mut end = start + value.len();
     let before_colon = raw[..start].trim_end().trim_end_matches(':').trim_end();
@@ -234,7 +243,7 @@ pub fn without_member(raw: &str, value: &str) -> String {
         let before = raw[..from].trim_end();
         from = before.strip_suffix(',').unwrap_or(before).len();
     }
-    format!("{}{}", &raw[..from], &raw[end..])
+    from..end
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

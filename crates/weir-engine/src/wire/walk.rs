@@ -122,6 +122,11 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
+    /// Skips the colon after a member's name.
+    pub fn colon(&mut self) -> Option<()> {
+        self.take(b':')
+    }
+
     /// Returns `None` if anything remains.
     pub fn end(&mut self) -> Option<()> {
         self.peek().is_none().then_some(())

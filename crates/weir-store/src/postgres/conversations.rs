@@ -13,15 +13,11 @@ use super::pool::Lease;
 use super::{Postgres, Shared};
 use crate::backend::Conversations;
 use crate::conversations::{
-    Added, Addition, Conversation, ConversationFacts, ConversationId, ConversationLimits, KIND,
-    KeptMessage, MAX_PAGE, MESSAGE_BYTES, first_kept,
+    Added, Addition, Conversation, ConversationFacts, ConversationId, ConversationLimits,
+    DELETED_AT_ONCE, FACTS, KIND, KeptMessage, MARK, MAX_PAGE, MESSAGE_BYTES, Place, Rest,
+    mark_name, marks_end_ms,
 };
 use crate::ledger::text::from_stored;
-
-/// Columns of a conversation's facts, after its ID.
-const FACTS: &str = "name, messages, weight_bytes, created_ms, last_ms, expires_ms";
-/// Maximum expired conversations deleted per transaction, so that others do not wait long.
-const DELETED_AT_ONCE: u64 = 100;
 
 #[async_trait]
 impl Conversations for Postgres {
@@ -53,6 +49,15 @@ impl Conversations for Postgres {
         .await
     }
 
+    async fn conversation_change(&self, tenant: Tenant, name: &str) -> Result<u64, StoreError> {
+        let name = name.to_owned();
+        self.read(move |shared| async move {
+            let connection = shared.pool.lease().await?;
+            change(&connection, tenant, &name).await
+        })
+        .await
+    }
+
     async fn list_conversations(
         &self,
         tenant: Tenant,
@@ -64,7 +69,8 @@ impl Conversations for Postgres {
             let connection = shared.pool.lease().await?;
             let sql = format!(
                 "SELECT id, {FACTS} FROM weir_conversation
-                 WHERE tenant = $1 AND name > $2 AND expires_ms > $3 ORDER BY name LIMIT $4"
+                 WHERE tenant = $1 AND name > $2 AND name < '{MARK}' AND expires_ms > $3
+                 ORDER BY name LIMIT $4"
             );
             let (now, limit) = (stored(now_ms), stored(MAX_PAGE as u64));
             let rows = connection.rows(&sql, &[&&tenant.0[..], &after, &now, &limit]).await?;
@@ -85,20 +91,21 @@ impl Conversations for Postgres {
         self.run(move |shared| async move {
             let connection = begin(&shared).await?;
             let found = find(&connection, tenant, &name, now_ms).await?.map(|(id, _)| id);
-            let id = match (addition.continues, found) {
-                (Some(ConversationId(wanted)), found) if found != Some(wanted) => {
+            let change = change(&connection, tenant, &name).await?;
+            let id = match addition.place(found, change) {
+                Place::Changed => {
                     connection.roll_back().await?;
                     return Ok(Added::Changed);
                 }
-                (_, Some(id)) => id,
-                (_, None) => {
+                Place::Row(id) => id,
+                Place::New => {
                     // An expired one of this name is in the way.
                     remove(&connection, tenant, &name).await?;
                     create(&connection, tenant, &name, now_ms).await?
                 }
             };
             add(&connection, id, &addition.messages, limits, now_ms).await?;
-            evict(&connection, limits, now_ms).await?;
+            evict(&connection, limits.max_bytes, now_ms).await?;
             connection.commit().await?;
             Ok(Added::Whole)
         })
@@ -118,24 +125,33 @@ impl Conversations for Postgres {
             let connection = begin(&shared).await?;
             let before = find(&connection, tenant, &name, now_ms).await?;
             remove(&connection, tenant, &name).await?;
+            mark(&connection, tenant, &name, now_ms).await?;
             let created_ms = before.map_or(now_ms, |(_, facts)| facts.created_ms);
             let id = create(&connection, tenant, &name, created_ms).await?;
             add(&connection, id, &messages, limits, now_ms).await?;
             let sql = format!("SELECT id, {FACTS} FROM weir_conversation WHERE id = $1");
             let replaced = connection.row(&sql, &[&id]).await?;
             let replaced = replaced.map(|row| facts(&row).1).ok_or_else(vanished)?;
-            evict(&connection, limits, now_ms).await?;
+            evict(&connection, limits.max_bytes, now_ms).await?;
             connection.commit().await?;
             Ok(replaced)
         })
         .await
     }
 
-    async fn delete_conversation(&self, tenant: Tenant, name: &str) -> Result<bool, StoreError> {
+    async fn delete_conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        max_bytes: u64,
+        now_ms: u64,
+    ) -> Result<bool, StoreError> {
         let name = name.to_owned();
         self.run(move |shared| async move {
             let connection = begin(&shared).await?;
             let is_removed = remove(&connection, tenant, &name).await?;
+            mark(&connection, tenant, &name, now_ms).await?;
+            evict(&connection, max_bytes, now_ms).await?;
             connection.commit().await?;
             Ok(is_removed)
         })
@@ -155,16 +171,10 @@ fn vanished() -> StoreError {
     StoreError::Failed("PostgreSQL returned no row for a conversation that it has".to_owned())
 }
 
+/// Reads the ID and the facts of a conversation.
 fn facts(row: &Row) -> (i64, ConversationFacts) {
-    let facts = ConversationFacts {
-        name: row.get(1),
-        messages: from_stored(row.get(2)),
-        bytes: from_stored(row.get(3)),
-        created_ms: from_stored(row.get(4)),
-        last_message_ms: row.get::<_, Option<i64>>(5).map(from_stored),
-        expires_ms: from_stored(row.get(6)),
-    };
-    (row.get(0), facts)
+    let columns = (row.get(1), row.get(2), row.get(3), row.get(4), row.get(5), row.get(6));
+    (row.get(0), ConversationFacts::from(columns))
 }
 
 async fn find(
@@ -196,6 +206,30 @@ async fn create(
     row.map(|row| row.get(0)).ok_or_else(vanished)
 }
 
+/// Marks a conversation as changed, for exchanges that began before.
+async fn mark(
+    connection: &Connection,
+    tenant: Tenant,
+    name: &str,
+    now_ms: u64,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO weir_conversation
+                (tenant, name, created_ms, last_ms, expires_ms, messages, weight_bytes)
+               VALUES ($1, $2, $3, NULL, $3, 0, $4)
+               ON CONFLICT (tenant, name) DO UPDATE
+                SET expires_ms = greatest(weir_conversation.expires_ms + 1, excluded.expires_ms)";
+    let (name, now, weight) = (mark_name(name), stored(now_ms), stored(ENTRY_BYTES));
+    connection.execute(sql, &[&&tenant.0[..], &name, &now, &weight]).await?;
+    Ok(())
+}
+
+/// Returns the number of the latest change of a conversation; 0 if there is no mark.
+async fn change(connection: &Connection, tenant: Tenant, name: &str) -> Result<u64, StoreError> {
+    let sql = "SELECT expires_ms FROM weir_conversation WHERE tenant = $1 AND name = $2";
+    let row = connection.row(sql, &[&&tenant.0[..], &mark_name(name)]).await?;
+    Ok(row.map_or(0, |row| from_stored(row.get(0))))
+}
+
 async fn remove(connection: &Connection, tenant: Tenant, name: &str) -> Result<bool, StoreError> {
     let sql = "DELETE FROM weir_conversation WHERE tenant = $1 AND name = $2";
     Ok(connection.execute(sql, &[&&tenant.0[..], &name]).await? > 0)
@@ -223,29 +257,24 @@ async fn add(
     let rows = connection.rows(sizes, &[&id, &stored(MESSAGE_BYTES)]).await?;
     let sizes: Vec<(i64, i64, bool)> =
         rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
-    let first = first_kept(&sizes, limits.max_conversation_bytes).unwrap_or(0);
-    if first > 0 {
+    let rest = Rest::of(&sizes, limits.max_conversation_bytes);
+    if rest.first > 0 {
         let sql = "DELETE FROM weir_conversation_message WHERE conversation = $1 AND place < $2";
-        connection.execute(sql, &[&id, &first]).await?;
+        connection.execute(sql, &[&id, &rest.first]).await?;
     }
-    let kept = sizes.iter().filter(|(place, ..)| *place >= first);
-    let (count, bytes) = kept.fold((0i64, 0), |(count, sum), (_, size, _)| (count + 1, sum + size));
     let update = "UPDATE weir_conversation SET messages = $2, weight_bytes = $3, expires_ms = $4,
                   last_ms = CASE WHEN $5::boolean THEN $6::bigint ELSE last_ms END WHERE id = $1";
-    let (weight, has_any) = (bytes + stored(ENTRY_BYTES), !messages.is_empty());
+    let (count, weight, has_any) = (rest.messages, rest.weight_bytes, !messages.is_empty());
     let expires = stored(now_ms.saturating_add(limits.lifetime_ms));
     let now = stored(now_ms);
     connection.execute(update, &[&id, &count, &weight, &expires, &has_any, &now]).await?;
     Ok(())
 }
 
-async fn evict(
-    connection: &Connection,
-    limits: ConversationLimits,
-    now_ms: u64,
-) -> Result<(), StoreError> {
-    let sql = "SELECT NULL::text FROM weir_evict_conversations($1, $2)";
-    connection.row(sql, &[&stored(now_ms), &stored(limits.max_bytes)]).await?;
+async fn evict(connection: &Connection, max_bytes: u64, now_ms: u64) -> Result<(), StoreError> {
+    let sql = "SELECT NULL::text FROM weir_evict_conversations($1, $2, $3)";
+    let (now, marks) = (stored(now_ms), stored(marks_end_ms(now_ms)));
+    connection.row(sql, &[&now, &marks, &stored(max_bytes)]).await?;
     Ok(())
 }
 
@@ -256,9 +285,11 @@ pub(super) async fn delete_expired(shared: Arc<Shared>, now_ms: u64) -> Result<u
         let connection = begin(&shared).await?;
         let sql = format!(
             "DELETE FROM weir_conversation WHERE id IN
-             (SELECT id FROM weir_conversation WHERE expires_ms <= $1 LIMIT {DELETED_AT_ONCE})"
+             (SELECT id FROM weir_conversation WHERE expires_ms <= $1
+              AND (left(name, 1) <> '{MARK}' OR expires_ms <= $2) LIMIT {DELETED_AT_ONCE})"
         );
-        let more = connection.execute(&sql, &[&stored(now_ms)]).await?;
+        let (now, marks) = (stored(now_ms), stored(marks_end_ms(now_ms)));
+        let more = connection.execute(&sql, &[&now, &marks]).await?;
         connection.commit().await?;
         deleted += more;
         if more < DELETED_AT_ONCE {

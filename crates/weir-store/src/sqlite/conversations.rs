@@ -6,16 +6,12 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{Sqlite, stored};
 use crate::backend::Conversations;
 use crate::conversations::{
-    Added, Addition, Conversation, ConversationFacts, ConversationId, ConversationLimits, KIND,
-    KeptMessage, MAX_PAGE, first_kept,
+    Added, Addition, Conversation, ConversationFacts, ConversationId, ConversationLimits,
+    DELETED_AT_ONCE, FACTS, KIND, KeptMessage, MARK, MAX_PAGE, MESSAGE_BYTES, Place, Rest,
+    mark_name, marks_end_ms,
 };
 use crate::ledger::text::from_stored;
 use crate::{ENTRY_BYTES, StoreError, Tenant};
-
-/// Columns of a conversation's facts, after its ID.
-const FACTS: &str = "name, messages, weight_bytes, created_ms, last_ms, expires_ms";
-/// Maximum expired conversations deleted per transaction, so that others do not wait long.
-const DELETED_AT_ONCE: i64 = 100;
 
 #[async_trait]
 impl Conversations for Sqlite {
@@ -48,6 +44,11 @@ impl Conversations for Sqlite {
         self.read(work).await
     }
 
+    async fn conversation_change(&self, tenant: Tenant, name: &str) -> Result<u64, StoreError> {
+        let name = name.to_owned();
+        self.read(move |connection: &Connection| change(connection, tenant, &name)).await
+    }
+
     async fn list_conversations(
         &self,
         tenant: Tenant,
@@ -58,7 +59,8 @@ impl Conversations for Sqlite {
         let work = move |connection: &Connection| {
             let sql = format!(
                 "SELECT id, {FACTS} FROM conversation
-                 WHERE tenant = ?1 AND name > ?2 AND expires_ms > ?3 ORDER BY name LIMIT ?4"
+                 WHERE tenant = ?1 AND name > ?2 AND name < '{MARK}' AND expires_ms > ?3
+                 ORDER BY name LIMIT ?4"
             );
             let mut statement = connection.prepare_cached(&sql)?;
             let page = params![tenant.0, after, stored(now_ms), MAX_PAGE as i64];
@@ -78,19 +80,18 @@ impl Conversations for Sqlite {
         let name = name.to_owned();
         let work = move |connection: &Connection| {
             let found = find(connection, tenant, &name, now_ms)?.map(|(id, _)| id);
-            let id = match (addition.continues, found) {
-                (Some(ConversationId(wanted)), found) if found != Some(wanted) => {
-                    return Ok(Added::Changed);
-                }
-                (_, Some(id)) => id,
-                (_, None) => {
+            let change = change(connection, tenant, &name)?;
+            let id = match addition.place(found, change) {
+                Place::Changed => return Ok(Added::Changed),
+                Place::Row(id) => id,
+                Place::New => {
                     // An expired one of this name is in the way.
                     remove(connection, tenant, &name)?;
                     create(connection, tenant, &name, now_ms)?
                 }
             };
             add(connection, id, &addition.messages, limits, now_ms)?;
-            evict(connection, limits, now_ms)?;
+            evict(connection, limits.max_bytes, now_ms)?;
             Ok(Added::Whole)
         };
         self.write(work).await
@@ -108,33 +109,40 @@ impl Conversations for Sqlite {
         let work = move |connection: &Connection| {
             let before = find(connection, tenant, &name, now_ms)?;
             remove(connection, tenant, &name)?;
+            mark(connection, tenant, &name, now_ms)?;
             let created_ms = before.map_or(now_ms, |(_, facts)| facts.created_ms);
             let id = create(connection, tenant, &name, created_ms)?;
             add(connection, id, &messages, limits, now_ms)?;
             let sql = format!("SELECT id, {FACTS} FROM conversation WHERE id = ?1");
             let replaced = connection.prepare_cached(&sql)?.query_row([id], facts)?.1;
-            evict(connection, limits, now_ms)?;
+            evict(connection, limits.max_bytes, now_ms)?;
             Ok(replaced)
         };
         self.write(work).await
     }
 
-    async fn delete_conversation(&self, tenant: Tenant, name: &str) -> Result<bool, StoreError> {
+    async fn delete_conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        max_bytes: u64,
+        now_ms: u64,
+    ) -> Result<bool, StoreError> {
         let name = name.to_owned();
-        self.write(move |connection| remove(connection, tenant, &name)).await
+        let work = move |connection: &Connection| {
+            let is_removed = remove(connection, tenant, &name)?;
+            mark(connection, tenant, &name, now_ms)?;
+            evict(connection, max_bytes, now_ms)?;
+            Ok(is_removed)
+        };
+        self.write(work).await
     }
 }
 
+/// Reads the ID and the facts of a conversation.
 fn facts(row: &Row<'_>) -> rusqlite::Result<(i64, ConversationFacts)> {
-    let facts = ConversationFacts {
-        name: row.get(1)?,
-        messages: from_stored(row.get(2)?),
-        bytes: from_stored(row.get(3)?),
-        created_ms: from_stored(row.get(4)?),
-        last_message_ms: row.get::<_, Option<i64>>(5)?.map(from_stored),
-        expires_ms: from_stored(row.get(6)?),
-    };
-    Ok((row.get(0)?, facts))
+    let columns = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?);
+    Ok((row.get(0)?, ConversationFacts::from(columns)))
 }
 
 fn find(
@@ -167,6 +175,28 @@ fn create(
     Ok(connection.last_insert_rowid())
 }
 
+/// Marks a conversation as changed, for exchanges that began before.
+fn mark(connection: &Connection, tenant: Tenant, name: &str, now_ms: u64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO conversation
+             (tenant, name, created_ms, last_ms, expires_ms, messages, weight_bytes)
+             VALUES (?1, ?2, ?3, NULL, ?3, 0, ?4)
+             ON CONFLICT (tenant, name) DO UPDATE
+             SET expires_ms = max(expires_ms + 1, excluded.expires_ms)",
+        )?
+        .execute(params![tenant.0, mark_name(name), stored(now_ms), stored(ENTRY_BYTES)])?;
+    Ok(())
+}
+
+/// Returns the number of the latest change of a conversation; 0 if there is no mark.
+fn change(connection: &Connection, tenant: Tenant, name: &str) -> rusqlite::Result<u64> {
+    let sql = "SELECT expires_ms FROM conversation WHERE tenant = ?1 AND name = ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_row(params![tenant.0, mark_name(name)], |row| row.get(0));
+    Ok(found.optional()?.map_or(0, from_stored))
+}
+
 fn remove(connection: &Connection, tenant: Tenant, name: &str) -> rusqlite::Result<bool> {
     let sql = "DELETE FROM conversation WHERE tenant = ?1 AND name = ?2";
     Ok(connection.prepare_cached(sql)?.execute(params![tenant.0, name])? > 0)
@@ -192,17 +222,15 @@ fn add(
         "SELECT place, length(text) + ?2, opens FROM conversation_message
          WHERE conversation = ?1 ORDER BY place",
     )?;
-    let overhead = stored(crate::conversations::MESSAGE_BYTES);
+    let overhead = stored(MESSAGE_BYTES);
     let sizes =
         sizes.query_map([id, overhead], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let sizes: Vec<(i64, i64, bool)> = sizes.collect::<rusqlite::Result<_>>()?;
-    let first = first_kept(&sizes, limits.max_conversation_bytes).unwrap_or(0);
-    if first > 0 {
+    let rest = Rest::of(&sizes, limits.max_conversation_bytes);
+    if rest.first > 0 {
         let sql = "DELETE FROM conversation_message WHERE conversation = ?1 AND place < ?2";
-        connection.prepare_cached(sql)?.execute([id, first])?;
+        connection.prepare_cached(sql)?.execute([id, rest.first])?;
     }
-    let kept = sizes.iter().filter(|(place, ..)| *place >= first);
-    let (count, bytes) = kept.fold((0i64, 0), |(count, sum), (_, size, _)| (count + 1, sum + size));
     connection
         .prepare_cached(
             "UPDATE conversation SET messages = ?2, weight_bytes = ?3, expires_ms = ?4,
@@ -210,8 +238,8 @@ fn add(
         )?
         .execute(params![
             id,
-            count,
-            bytes + stored(ENTRY_BYTES),
+            rest.messages,
+            rest.weight_bytes,
             stored(now_ms.saturating_add(limits.lifetime_ms)),
             !messages.is_empty(),
             stored(now_ms),
@@ -219,28 +247,35 @@ fn add(
     Ok(())
 }
 
-/// Deletes the excess: expired conversations, then the oldest of the tenant with the most data.
-fn evict(connection: &Connection, limits: ConversationLimits, now_ms: u64) -> rusqlite::Result<()> {
+/// Deletes the excess: expired conversations, then the oldest of the tenant with the most data. Its marks
+/// go last: without one, an exchange could undo a change.
+fn evict(connection: &Connection, max_bytes: u64, now_ms: u64) -> rusqlite::Result<()> {
     let mut total = connection
         .prepare_cached("SELECT coalesce((SELECT bytes FROM total WHERE kind = ?1), 0)")?;
     let mut is_above = || {
         let bytes: i64 = total.query_row([KIND], |row| row.get(0))?;
-        Ok::<_, rusqlite::Error>(bytes > stored(limits.max_bytes))
+        Ok::<_, rusqlite::Error>(bytes > stored(max_bytes))
     };
     if !is_above()? {
         return Ok(());
     }
     connection
-        .prepare_cached("DELETE FROM conversation WHERE expires_ms <= ?1")?
-        .execute([stored(now_ms)])?;
+        .prepare_cached(
+            "DELETE FROM conversation WHERE expires_ms <= ?1
+             AND (substr(name, 1, 1) <> ?2 OR expires_ms <= ?3)",
+        )?
+        .execute(params![stored(now_ms), MARK.to_string(), stored(marks_end_ms(now_ms))])?;
     let mut oldest = connection.prepare_cached(
-        "DELETE FROM conversation WHERE id =
-         (SELECT id FROM conversation WHERE tenant =
+        "WITH most AS
           (SELECT tenant FROM weight WHERE kind = ?1 ORDER BY bytes DESC, tenant DESC LIMIT 1)
-          ORDER BY expires_ms, id LIMIT 1)",
+         DELETE FROM conversation WHERE id = coalesce(
+          (SELECT id FROM conversation WHERE tenant = (SELECT tenant FROM most)
+           AND expires_ms > ?2 ORDER BY expires_ms, id LIMIT 1),
+          (SELECT id FROM conversation WHERE tenant = (SELECT tenant FROM most)
+           ORDER BY expires_ms, id LIMIT 1))",
     )?;
     while is_above()? {
-        if oldest.execute([KIND])? == 0 {
+        if oldest.execute(params![KIND, stored(now_ms)])? == 0 {
             break;
         }
     }
@@ -255,13 +290,19 @@ pub(super) async fn delete_expired(sqlite: &Sqlite, now_ms: u64) -> Result<u64, 
             connection
                 .prepare_cached(
                     "DELETE FROM conversation WHERE id IN
-                     (SELECT id FROM conversation WHERE expires_ms <= ?1 LIMIT ?2)",
+                     (SELECT id FROM conversation WHERE expires_ms <= ?1
+                      AND (substr(name, 1, 1) <> ?2 OR expires_ms <= ?3) LIMIT ?4)",
                 )?
-                .execute([stored(now_ms), DELETED_AT_ONCE])
+                .execute(params![
+                    stored(now_ms),
+                    MARK.to_string(),
+                    stored(marks_end_ms(now_ms)),
+                    stored(DELETED_AT_ONCE)
+                ])
         };
         let more = sqlite.write(work).await? as u64;
         deleted += more;
-        if more < DELETED_AT_ONCE as u64 {
+        if more < DELETED_AT_ONCE {
             return Ok(deleted);
         }
     }

@@ -47,7 +47,7 @@ export default async function render(root, api, params) {
     choose.turn = null;
     choose.conversation = 0;
     remember(choose, false);
-    const source = chooser({ opened: open, mostBytes: choices.max_body_bytes, sample });
+    const source = chooser({ opened: open, mostBytes: choices.max_body_bytes, sample, api });
     put(root, heading("Inspector"), source.box);
     ended.push(dropZone(root, source.take));
   }
@@ -201,7 +201,8 @@ function inspection({ root, api, choices, choose, own, start }) {
     const limit = more.turns === false && whole?.max_input_tokens
       ? { max_input_tokens: whole.max_input_tokens } : limitOf(choose.limit);
     return { text, conversation, policies: names, ...limit,
-      ...(choose.model ? { model: choose.model } : {}), ...more };
+      ...(own.protocol ? { protocol: own.protocol } : {}),
+      ...(choose.model || own.model ? { model: choose.model || own.model } : {}), ...more };
   }
 
   /** Plans the whole conversation. */

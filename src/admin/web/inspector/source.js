@@ -2,7 +2,9 @@
 // for the admin API of the same weir.
 
 import { empty, field, h, notice, put } from "../dom.js";
-import { compact } from "../format.js";
+import { compact, moment } from "../format.js";
+
+const LIVE = "/admin/v1/conversations";
 
 /** Reads a file as text, up to `mostBytes` after decompression. */
 export async function textOf(file, mostBytes) {
@@ -27,7 +29,7 @@ export async function textOf(file, mostBytes) {
 }
 
 /** Shows the ways to open a conversation; `opened` gets `{text, name}`. */
-export function chooser({ opened, mostBytes, sample }) {
+export function chooser({ opened, mostBytes, sample, api }) {
   const said = h("div", {});
   const area = h("textarea", {
     rows: "7", spellcheck: "false", class: "mono", placeholder: '{"model": "…", "messages": […]}',
@@ -52,6 +54,33 @@ export function chooser({ opened, mostBytes, sample }) {
     put(said, notice("error", "Paste a conversation first, or choose a file."));
     area.focus();
   };
+  const live = h("div", { class: "inspector-live" });
+  showLive();
+  /** Lists the conversations that pass through this weir, or how to see them. */
+  async function showLive() {
+    try {
+      const { is_on, data } = await api.get(LIVE);
+      put(live, h("h2", {}, "Live conversations"),
+        !is_on && h("p", { class: "hint" }, "Off. Set ", h("code", {}, "admin.show_conversations = true"), " and ",
+          h("code", {}, 'context.originals = "memory"'), " to see them here."),
+        is_on && data.length === 0 && h("p", { class: "hint" }, "None yet. They appear with their first request."),
+        data.length > 0 && h("ul", {}, data.map((row) => h("li", {},
+          h("button", { type: "button", class: "small", onclick: () => openLive(row) },
+            [row.agent, row.conversation].filter(Boolean).join(" · ")),
+          h("span", { class: "hint" }, `${row.model}, ${compact(row.bytes)} bytes${row.team ? `, ${row.team}` : ""}, ${moment(row.updated_ms)}`)))));
+    } catch (error) {
+      put(live, notice("error", error.message));
+    }
+  }
+  async function openLive(row) {
+    try {
+      const { text, protocol, model } = await api.get(`${LIVE}/${row.id}`);
+      opened({ text, protocol, model, name: row.conversation });
+    } catch (error) {
+      put(said, notice("error", error.message));
+      showLive();
+    }
+  }
   const box = h("section", { class: "panel inspector-source" },
     empty("Look into a conversation",
       h("p", {}, "See each message before and after, the reason for its fate, and the cost of every " +
@@ -61,6 +90,7 @@ export function chooser({ opened, mostBytes, sample }) {
         h("button", { type: "button", onclick: () => input.click() }, "Choose a file …"), input,
         h("span", { class: "hint" }, "or drop one here"))),
     said,
+    live,
     field("Or paste it", area,
       "A request body (chat completions, Responses or Messages), JSON lines as weir replay reads, or " +
       "the transcript of Claude Code or codex."),

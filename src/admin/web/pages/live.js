@@ -46,7 +46,7 @@ export default async function render(root, api) {
     // A hidden page needs no news.
     if (!document.hidden) {
       try {
-        take(await api.get(`/admin/v1/live?after=${state.next}`));
+        take(await api.get(`/admin/v1/live?after=${state.next}&limit=${MAX_ROWS}`));
         put(said);
       } catch (error) {
         if (error.status === 401) return;

@@ -3,13 +3,16 @@
 import { empty, h, heading, put, table } from "../dom.js";
 import { count, duration, moment, share, utc } from "../format.js";
 
+// As many as the listener keeps.
+const MAX_RECENT = 500;
+
 const STATES = { ready: ["good", "ready"], troubled: ["warn", "failing"], skipped: ["bad", "skipped after failures"] };
 const SOURCES = { told: "stated in a refusal", stepped: "stepping down after a refusal", raised: "a longer prompt that was accepted" };
 
 export default async function render(root, api) {
   const body = h("div", {});
   const show = async () => {
-    const [status, live] = await Promise.all([api.get("/admin/v1/status"), api.get("/admin/v1/live")]);
+    const [status, live] = await Promise.all([api.get("/admin/v1/status"), api.get(`/admin/v1/live?limit=${MAX_RECENT}`)]);
     put(body, content(status, live));
   };
   put(root, heading("Upstreams", h("button", { type: "button", onclick: show }, "Refresh")), body);

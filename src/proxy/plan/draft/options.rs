@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Priced};
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::compaction::AskedCompaction;
 use crate::proxy::plan::planned::Job;
@@ -68,6 +68,23 @@ pub(super) fn adapt(policy: &mut Policy, job: &Job, is_thinking_bound: bool) {
         *trigger = if *trigger == 0 { tokens } else { tokens.min(*trigger) };
     }
     policy.clearing.clone_from(&job.asked.clearing);
+}
+
+/// Returns the price of cached input relative to uncached input, in thousandths, at the base rate of
+/// `route` or `model`; `None` if it is unknown. Free input is free from the cache, too.
+pub(super) fn cached_permille(config: &Config, route: &Route, model: &str) -> Option<u32> {
+    let price = route.price().or(match config.price(model) {
+        Priced::Known(price) | Priced::Default(price) => Some(price),
+        Priced::Unpriced | Priced::Refused => None,
+    });
+    let rates = &price?.rates;
+    match u128::from(rates.input_nano_usd_per_mtok) {
+        0 => Some(0),
+        input => {
+            let cached = u128::from(rates.cached_input_nano_usd_per_mtok?);
+            u32::try_from(cached * 1000 / input).ok()
+        }
+    }
 }
 
 /// Whether the caller asks for a shorter conversation that weir sees.

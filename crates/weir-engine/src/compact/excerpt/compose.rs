@@ -1,21 +1,25 @@
 //! Text of a note of excerpts: the chosen parts of each message, in order and word for word, with
 //! gaps marked. Chooses nothing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
 use memchr::memmem;
 
+use super::label::{Label, datum};
 use super::speaker::{Speakers, tool_name};
 use super::subject::Subject;
 use super::weight::Seeded;
-use crate::compact::message::quote::{ALSO, quote};
-use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::message::quote::{ALSO, OTHERS, quote};
+use crate::compact::message::reading::{BlockKind, Mention, Reading};
 
 /// Opening line of excerpts that follow a summary.
 pub(crate) const AFTER_SUMMARY: &str =
     "[weir: the same messages word for word, shortened to fit; … = left out]";
+
+/// Maximum number of ranges of messages in the opening line.
+const MOST_RANGES: usize = 4;
 
 /// Parts of a message that are in the note.
 #[derive(Debug, Default)]
@@ -27,7 +31,11 @@ pub(crate) struct Chosen {
 }
 
 /// Writes the note from the chosen parts of each message.
-pub(crate) fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> String {
+pub(crate) fn note(
+    subject: &Subject<'_>,
+    mut chosen: BTreeMap<usize, Chosen>,
+    is_numbered: bool,
+) -> String {
     let mut shown = HashSet::with_hasher(Seeded::default());
     for (message, own) in &mut chosen {
         own.units.sort_unstable();
@@ -41,39 +49,121 @@ pub(crate) fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -
     let noun = if count == 1 { "message" } else { "messages" };
     let mut out = match subject.summarised {
         Some(_) => AFTER_SUMMARY.to_owned(),
+        None if is_numbered => {
+            let numbers = ranges(subject.gone);
+            format!("[weir: {count} earlier {noun} ({numbers}), shortened to fit; … = left out]")
+        }
         None => format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]"),
     };
-    let mut elsewhere: Vec<&str> = Vec::new();
+    let mut elsewhere: Vec<String> = Vec::new();
     let reading_of = |message: usize| Rc::clone(&subject.readings[message]);
     let mut speakers = Speakers::new(subject.turns, reading_of);
     for (message, own) in &chosen {
         let reading = &subject.readings[*message];
-        let names: Vec<&str> = own
-            .names
-            .iter()
-            .map(|index| &reading.values[*index])
-            .filter(|mention| !shown.contains(&mention.key))
-            .map(|mention| reading.said(mention))
-            .collect();
+        let mentions = own.names.iter().map(|index| &reading.values[*index]);
+        let mentions: Vec<&Mention> =
+            mentions.filter(|mention| !shown.contains(&mention.key)).collect();
+        let names = listed(reading, &mentions);
         if own.units.is_empty() {
             elsewhere.extend(names);
             continue;
         }
         write_message(*message, &speakers.of(*message), reading, &own.units, &mut out);
-        write_names(&names, &mut out);
+        write_names(ALSO, &names, &mut out);
     }
-    write_names(&elsewhere, &mut out);
+    write_names(OTHERS, &elsewhere, &mut out);
     out
 }
 
-fn write_names(names: &[&str], out: &mut String) {
-    if !names.is_empty() {
-        let _ = write!(out, "\n{ALSO}{}", names.join(", "));
+/// Entry of a list of names: a name, or the key of a record with data, or a datum without one.
+struct Entry<'a> {
+    head: Option<&'a str>,
+    data: Vec<(&'a str, &'a str)>,
+}
+
+/// Returns the entries of a list of names: data of records with the names of their members, those of
+/// one record together behind its key. A name inside a longer one is not repeated.
+fn listed<'a>(reading: &'a Reading, mentions: &[&'a Mention]) -> Vec<String> {
+    let mut entries: Vec<Entry<'a>> = Vec::new();
+    // Entry of each head without data, which are those of the first record with that key.
+    let mut bare: HashMap<&str, usize> = HashMap::new();
+    // Entry that is open for more data of its record.
+    let mut open: Option<usize> = None;
+    for mention in outermost(mentions) {
+        let said = reading.said(mention);
+        let Some(Label { record, member }) = datum(reading, mention) else {
+            if entries.last().is_none_or(|last| last.head != Some(said)) {
+                open = None;
+                bare.insert(said, entries.len());
+                entries.push(Entry { head: Some(said), data: Vec::new() });
+            }
+            continue;
+        };
+        let own = record.and_then(|key| {
+            let open = open.filter(|place| entries[*place].head == Some(key));
+            open.or_else(|| bare.remove(key))
+        });
+        let place = own.unwrap_or(entries.len());
+        if place == entries.len() {
+            entries.push(Entry { head: record, data: Vec::new() });
+        }
+        entries[place].data.push((member, said));
+        open = record.is_some().then_some(place);
+    }
+    entries.iter().map(Entry::text).collect()
+}
+
+impl Entry<'_> {
+    fn text(&self) -> String {
+        let data: Vec<String> =
+            self.data.iter().map(|(member, said)| format!("{member}: {said}")).collect();
+        let data = data.join(", ");
+        match self.head {
+            Some(head) if data.is_empty() => head.to_owned(),
+            Some(head) => format!("{head} ({data})"),
+            None => data,
+        }
     }
 }
 
+/// Returns the mentions that are inside no other, in order.
+fn outermost<'a>(mentions: &[&'a Mention]) -> Vec<&'a Mention> {
+    let mut sorted = mentions.to_vec();
+    sorted.sort_by_key(|mention| (mention.start, std::cmp::Reverse(mention.end)));
+    let mut end = 0;
+    sorted.retain(|mention| {
+        let is_outer = mention.end > end;
+        end = end.max(mention.end);
+        is_outer
+    });
+    sorted
+}
+
+fn write_names(prefix: &str, names: &[String], out: &mut String) {
+    if !names.is_empty() {
+        let _ = write!(out, "\n{prefix}{}", names.join(", "));
+    }
+}
+
+/// Returns the numbers of messages as ranges. Of many only the first and the last.
+fn ranges(messages: &[usize]) -> String {
+    let is_new = |at: &usize| *at == 0 || messages[*at] != messages[*at - 1] + 1;
+    let starts: Vec<usize> = (0..messages.len()).filter(is_new).collect();
+    let range = |nth: usize| {
+        let end = starts.get(nth + 1).copied().unwrap_or(messages.len());
+        let (first, last) = (messages[starts[nth]], messages[end - 1]);
+        if first == last { format!("#{first}") } else { format!("#{first}-#{last}") }
+    };
+    let mut shown: Vec<String> = (0..starts.len().min(MOST_RANGES)).map(range).collect();
+    if starts.len() > MOST_RANGES {
+        shown[MOST_RANGES - 2] = "…".to_owned();
+        shown[MOST_RANGES - 1] = range(starts.len() - 1);
+    }
+    shown.join(", ")
+}
+
 /// Writes units of one message, in order, under a line that names the speaker, as `speaker.rs`
-/// formats it.
+/// formats it. A call, which only an assistant makes, is in that line and names no speaker.
 pub(crate) fn write_message(
     message: usize,
     speaker: &str,
@@ -81,18 +171,25 @@ pub(crate) fn write_message(
     units: &[usize],
     out: &mut String,
 ) {
-    let _ = write!(out, "\n#{message} {speaker}:");
+    let first = units.first().map(|unit| reading.units[*unit].block as usize);
+    let is_call = first.is_some_and(|block| reading.blocks[block].kind != BlockKind::Text);
+    let _ = match is_call {
+        true => write!(out, "\n#{message}"),
+        false => write!(out, "\n#{message} {speaker}:"),
+    };
     write_units(reading, units, out);
 }
 
-/// Returns the part of a note about a message, from its header to the next one or the end.
+/// Returns the part of a note about a message, from its header to the next one, or to the names of other
+/// messages, or the end.
 pub(crate) fn of_message(note: &str, message: usize) -> Option<&str> {
     let header = format!("\n#{message} ");
     let start = memmem::find(note.as_bytes(), header.as_bytes())? + 1;
     let shown = &note[start..];
     let is_header = |at: &usize| shown[at + 2..].starts_with(|own: char| own.is_ascii_digit());
     let end = memmem::find_iter(shown.as_bytes(), b"\n#").find(is_header);
-    Some(&shown[..end.unwrap_or(shown.len())])
+    let others = || memmem::rfind(shown.as_bytes(), format!("\n{OTHERS}").as_bytes());
+    Some(&shown[..end.or_else(others).unwrap_or(shown.len())])
 }
 
 /// Writes units; adjacent ones stay one piece.
@@ -114,7 +211,13 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
             match &reading.blocks[first.block as usize].kind {
                 BlockKind::Text => out.push('\n'),
                 BlockKind::Call { name, .. } => {
-                    let _ = write!(out, "\n> {}: ", tool_name(name));
+                    out.push(if block.is_none() { ' ' } else { '\n' });
+                    let _ = write!(out, "> {}: ", tool_name(name));
+                    // Without a mark the rest of a call would look like all of it.
+                    let start = reading.blocks[first.block as usize].span.start;
+                    if !reading.text[start..span.start].trim().is_empty() {
+                        out.push_str("… ");
+                    }
                 }
             }
             block = Some(first.block);
@@ -132,10 +235,36 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Role;
+
+    #[test]
+    fn a_list_repeats_no_name() {
+        let text = r#"{"flights": [{"number": "HAT148", "price": 2048}, {"number": "HAT149", "price": 1024, "of": "src/mill_2.rs"}]}"#;
+        let reading = Reading::of_text(Role::Tool, text);
+        let wanted = ["HAT148", "2048", "1024", "mill_2.rs", "src/mill_2.rs", "mill_2"];
+        let mentions: Vec<&Mention> =
+            reading.values.iter().filter(|own| wanted.contains(&reading.said(own))).collect();
+        assert_eq!(
+            listed(&reading, &mentions),
+            ["HAT148 (price: 2048)", "HAT149 (price: 1024)", "src/mill_2.rs"]
+        );
+    }
+
+    #[test]
+    fn the_opening_line_has_the_numbers_of_the_messages() {
+        for (messages, shown) in [
+            (&[3][..], "#3"),
+            (&[2, 3, 4], "#2-#4"),
+            (&[2, 3, 5, 7, 8], "#2-#3, #5, #7-#8"),
+            (&[1, 3, 5, 7, 9, 10], "#1, #3, …, #9-#10"),
+        ] {
+            assert_eq!(ranges(messages), shown);
+        }
+    }
 
     #[test]
     fn what_is_shown_of_a_message_ends_before_the_next() {
-        let note = "[weir: 9]\n#1 user:\na\n# b\n#21 read():\n| #2 c\n#2 assistant:\nd\nalso: e";
+        let note = "[weir: 9]\n#1 user:\na\n# b\n#21 read():\n| #2 c\n#2 assistant:\nd\nalso: e\nother messages: f";
         for (message, shown) in [
             (1, Some("#1 user:\na\n# b")),
             (21, Some("#21 read():\n| #2 c")),

@@ -2,46 +2,65 @@
 //! Pure: equal messages give equal notes.
 //!
 //! `subject` is the input. `weight` estimates the later use of each value, `worth` what else a piece
-//! is worth, `candidates` has the pieces to choose from. `compose` writes the note, `speaker` names
-//! the speakers in it.
+//! is worth (`edits`: what an edit wrote, `conclusions`: what an assistant decided), `candidates` has
+//! the pieces to choose from. `compose` writes the note, `label` names the data in its lists, `speaker`
+//! the speakers. `claims` takes first what must survive.
 
 pub(super) mod candidates;
+mod claims;
 pub(super) mod compose;
+mod conclusions;
+pub(super) mod edits;
+pub(super) mod label;
 pub(super) mod speaker;
 pub(super) mod subject;
 pub(super) mod weight;
 pub(super) mod worth;
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-use crate::compact::message::quote::ALSO;
-use crate::compact::message::reading::Unit;
+use crate::compact::message::quote::names;
+use crate::compact::message::reading::{Mention, Unit};
+use crate::compact::survival;
 use crate::wire::Role;
 use candidates::{Candidate, Offer, Piece, Said};
 use compose::Chosen;
+use conclusions::{decides, is_plain_turn};
+use edits::written;
+use label::{family, label_tokens};
 use subject::Subject;
 use weight::Seeded;
 use worth::{
-    JOINED_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full, is_talk, lead,
-    shape, stands_alone, text_tokens_of,
+    EDIT_WORTH, JOINED_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full,
+    is_talk, lead, shape, text_tokens_of,
 };
 
 /// Tokens of the note's first line.
 const HEAD_TOKENS: f64 = 16.0;
+/// Tokens of the messages' numbers in it, and the minimum room of a note that has them. In a smaller one
+/// they would take the place of a value.
+const NUMBERS_TOKENS: f64 = 6.0;
+const NUMBERED_TOKENS: f64 = 1000.0;
 /// Tokens of a speaker line, of a gap mark, and of the separator of two names in a list.
-const HEADER_TOKENS: f64 = 5.0;
-const GAP_TOKENS: f64 = 2.0;
+pub(super) const HEADER_TOKENS: f64 = 5.0;
+pub(super) const GAP_TOKENS: f64 = 2.0;
 const ENTRY_TOKENS: f64 = 1.5;
 /// Expected later use that a token must provide, in excerpts and in lists of names, to be worth
-/// sending with each later request. `excerpt_cost` multiplies both.
-const UNIT_PRICE: f64 = 0.0083;
-const NAME_PRICE: f64 = 0.0037;
-/// Number of lines of one shape in one message that count fully.
+/// sending with each later request. `excerpt_cost` multiplies both. A name is cheap for what it leads
+/// to: with it, an agent can ask for the rest.
+const UNIT_PRICE: f64 = 0.009;
+const NAME_PRICE: f64 = 0.003;
+/// Number of lines of one shape in one message that count fully, and of uncited names that differ in
+/// their digits alone.
 const FEW_LINES: f64 = 3.0;
+const FEW_NAMES: f64 = 10.0;
+/// Worth per token of an assistant's conclusion, with the line that names it: a little more than the price,
+/// so that it takes room that nothing better needs.
+const CONCLUSION_WORTH: f64 = 0.0092;
 /// Maximum size of user messages that stay or go whole.
-const SHORT_TOKENS: f64 = 120.0;
+pub(super) const SHORT_TOKENS: f64 = 120.0;
 /// Maximum gap, in units and tokens, that is filled.
 const FILL_UNITS: usize = 4;
 const FILL_TOKENS: f64 = 36.0;
@@ -100,8 +119,12 @@ struct Writer<'a> {
     room_tokens: f64,
     /// Whether the conversation is a plain dialogue.
     is_talk: bool,
+    /// Whether the first line has the numbers of the messages.
+    is_numbered: bool,
     /// Messages before this one are covered by a summary.
     summarised_before: usize,
+    /// Units of messages that show a task in a state which is over.
+    outdated: BTreeSet<(usize, usize)>,
 }
 
 impl<'a> Writer<'a> {
@@ -121,9 +144,11 @@ impl<'a> Writer<'a> {
             shapes: vec![0],
             room_tokens,
             is_talk: is_talk(subject),
+            is_numbered: room_tokens >= NUMBERED_TOKENS,
             summarised_before: subject
                 .summarised
                 .map_or(0, |covers| subject.gone.get(covers).copied().unwrap_or(usize::MAX)),
+            outdated: survival::outdated_tasks(subject),
         };
         writer.cover_kept();
         writer.list_candidates();
@@ -139,7 +164,7 @@ impl<'a> Writer<'a> {
         }
         for note in self.subject.notes {
             for unit in &note.units {
-                let is_list = note.text[unit.span.clone()].starts_with(ALSO);
+                let is_list = names(&note.text[unit.span.clone()]).is_some();
                 for mention in note.values_of(unit) {
                     let Some(id) = self.subject.lexicon.id(mention.key) else { continue };
                     let cover = if is_list {
@@ -157,26 +182,36 @@ impl<'a> Writer<'a> {
     fn list_candidates(&mut self) {
         let lexicon = self.subject.lexicon;
         let mut named = vec![false; lexicon.len()];
+        let mut families = HashMap::with_hasher(Seeded::default());
         for message in self.subject.gone.iter().rev().copied() {
             let reading = &self.subject.readings[message];
             let ids = lexicon.ids_of(message);
             for (index, (mention, id)) in reading.values.iter().zip(ids.iter().copied()).enumerate()
             {
-                let is_known = named[id as usize];
-                if is_known || (!lexicon.is_cited(id) && !stands_alone(reading, mention)) {
+                if named[id as usize] {
+                    continue;
+                }
+                let label_tokens = label_tokens(reading, mention);
+                if label_tokens.is_none() && !lexicon.is_cited(id) {
                     continue;
                 }
                 named[id as usize] = true;
                 if self.covered[id as usize] < NAME_COVER {
                     self.weigh(id);
-                    let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
+                    let is_alone = label_tokens == Some(0.0) && !lexicon.is_cited(id);
+                    let family = is_alone.then(|| family(reading.said(mention)));
+                    let shape =
+                        family.map(|own| *families.entry(own).or_insert_with(|| self.new_shape()));
+                    let tokens = 0.4
+                        + f64::from(mention.end - mention.start) / 3.2
+                        + label_tokens.unwrap_or_default();
                     self.candidates.push(Candidate {
                         message: message as u32,
                         piece: Piece::Name { id, mention: index as u32 },
                         said: (0, 0),
                         tokens,
                         bonus: 0.0,
-                        shape: None,
+                        shape,
                         is_joined: false,
                     });
                 }
@@ -209,14 +244,28 @@ impl<'a> Writer<'a> {
         let is_summarised = message < self.summarised_before;
         let is_talk = self.is_talk && !is_summarised;
         let talk_worth = if is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
+        let is_plain_turn = is_plain_turn(reading) && !is_summarised;
+        let mut written = written(self.subject, message).into_iter().peekable();
         let (mut shapes, mut rest) = (HashMap::with_hasher(Seeded::default()), Vec::new());
         for (index, unit) in reading.units.iter().enumerate() {
+            if self.outdated.contains(&(message, index)) {
+                continue;
+            }
             let tokens = unit.span.len() as f64 * per_byte;
             let mut lead = lead(reading, index);
+            // Both are in order.
+            while written.next_if(|own| own.end < unit.span.end).is_some() {}
+            if written.peek().is_some_and(|own| own.start <= unit.span.start) {
+                lead = lead.max(EDIT_WORTH);
+            }
             if is_summarised && lead > 0.0 {
                 lead *= self.newness(message, unit);
             }
-            let bonus = (talk_worth * tokens).max(lead * tokens.min(WORTHY_TOKENS));
+            let mut bonus = (talk_worth * tokens).max(lead * tokens.min(WORTHY_TOKENS));
+            if is_plain_turn && lead > 0.0 || !is_summarised && decides(reading, index) {
+                let own_tokens = tokens.min(WORTHY_TOKENS) + HEADER_TOKENS;
+                bonus = bonus.max(CONCLUSION_WORTH * own_tokens);
+            }
             let shape = (reading.role != Role::Assistant).then(|| {
                 let own = shape(reading, unit, &mut rest);
                 *shapes.entry(own).or_insert_with(|| self.new_shape())
@@ -253,7 +302,9 @@ impl<'a> Writer<'a> {
         let ids = self.subject.lexicon.ids_of(message);
         let is_joined = self.candidates.last().is_some_and(|before| {
             let block = reading.units[units.start].block;
-            before.message as usize == message && self.block(before) == Some(block)
+            let is_adjacent = matches!(before.piece,
+                Piece::Units { end, .. } if end as usize == units.start);
+            is_adjacent && before.message as usize == message && self.block(before) == Some(block)
         });
         let first = self.said.len();
         for unit in &reading.units[units.clone()] {
@@ -344,7 +395,8 @@ impl<'a> Writer<'a> {
         match &candidate.piece {
             Piece::Name { id, .. } => {
                 let id = *id as usize;
-                self.weights[id] * (NAME_COVER - self.covered[id]).max(0.0)
+                let uncovered = (NAME_COVER - self.covered[id]).max(0.0);
+                self.weights[id] * uncovered * self.novelty(candidate, FEW_NAMES).powi(2)
             }
             Piece::Units { .. } => {
                 let joined_tokens = candidate.tokens.min(WORTHY_TOKENS);
@@ -354,16 +406,16 @@ impl<'a> Writer<'a> {
                     let id = said.id as usize;
                     gain += self.weights[id] * (cover(said.is_full) - self.covered[id]).max(0.0);
                 }
-                gain * self.novelty(candidate)
+                gain * self.novelty(candidate, FEW_LINES)
             }
         }
     }
 
     /// Returns the novelty of a candidate: one line of a log is typical of the others, so each
-    /// beyond a few is worth less.
-    fn novelty(&self, candidate: &Candidate) -> f64 {
+    /// beyond a few is worth less. So is one name of a family.
+    fn novelty(&self, candidate: &Candidate, few: f64) -> f64 {
         let picked = candidate.shape.map_or(0, |shape| self.shapes[shape.get() as usize]);
-        (FEW_LINES / (f64::from(picked) + 1.0)).min(1.0)
+        (few / (f64::from(picked) + 1.0)).min(1.0)
     }
 
     fn is_worth(&self, candidate: &Candidate, ratio: f64) -> bool {
@@ -374,7 +426,9 @@ impl<'a> Writer<'a> {
     }
 
     fn select(&mut self, room_tokens: f64) {
-        let mut left = room_tokens - HEAD_TOKENS;
+        let numbers = if self.is_numbered { NUMBERS_TOKENS } else { 0.0 };
+        let mut left = room_tokens - HEAD_TOKENS - numbers;
+        self.take_claims(&mut left);
         let offers: Vec<Offer> =
             (0..self.candidates.len()).filter_map(|index| self.offered(index)).collect();
         let mut heap = BinaryHeap::from(offers);
@@ -407,23 +461,40 @@ impl<'a> Writer<'a> {
     }
 
     fn take(&mut self, index: usize, price: f64) {
-        let candidate = &self.candidates[index];
-        match &candidate.piece {
-            Piece::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
+        let Candidate { message, piece, said, shape, .. } = self.candidates[index];
+        match piece {
+            Piece::Name { mention, .. } => self.cover_inside(message as usize, mention as usize),
             Piece::Units { .. } => {
-                self.has_header[candidate.message as usize] = true;
-                if let Some(shape) = candidate.shape {
-                    self.shapes[shape.get() as usize] += 1;
-                }
-                for said in candidate.said.0..candidate.said.1 {
+                self.has_header[message as usize] = true;
+                for said in said.0..said.1 {
                     let said = self.said[said as usize];
                     let covered = &mut self.covered[said.id as usize];
                     *covered = covered.max(cover(said.is_full));
                 }
             }
         }
+        if let Some(shape) = shape {
+            self.shapes[shape.get() as usize] += 1;
+        }
         self.is_picked[index] = true;
         self.picks.push(Pick { candidate: index, price });
+    }
+
+    /// Covers a listed value and those inside it: the file of a path, the day of a timestamp.
+    fn cover_inside(&mut self, message: usize, mention: usize) {
+        let reading = &self.subject.readings[message];
+        let ids = self.subject.lexicon.ids_of(message);
+        let Mention { start, end, .. } = reading.values[mention];
+        let from = reading.values.partition_point(|own| own.start < start);
+        for (own, id) in reading.values[from..].iter().zip(&ids[from..]) {
+            if own.start >= end {
+                break;
+            }
+            if own.end <= end {
+                let covered = &mut self.covered[*id as usize];
+                *covered = covered.max(NAME_COVER);
+            }
+        }
     }
 
     /// Fills small gaps between picked units of a message: the text reads better whole.
@@ -477,6 +548,6 @@ impl<'a> Writer<'a> {
                 Piece::Name { mention, .. } => own.names.push(mention as usize),
             }
         }
-        compose::note(self.subject, chosen)
+        compose::note(self.subject, chosen, self.is_numbered)
     }
 }

@@ -30,4 +30,6 @@ pub(crate) struct Subject<'a> {
     pub encoding: Encoding,
     /// Cost of a token relative to its value: 1 by default; more sends less.
     pub excerpt_cost: f64,
+    /// Maximum size of the parts that must survive.
+    pub survival_tokens: u64,
 }

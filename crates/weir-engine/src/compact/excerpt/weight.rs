@@ -9,6 +9,9 @@ use crate::compact::message::reading::Reading;
 use crate::compact::message::values::ValueKind;
 use crate::wire::Role;
 
+/// Share of its first weight that a value which nobody cited never loses, however old.
+const OLD_SHARE: f64 = 0.1;
+
 /// Values of a conversation, numbered in order of appearance.
 #[derive(Debug, Clone, Default)]
 pub struct Lexicon {
@@ -231,7 +234,7 @@ impl Lexicon {
             return (own + 0.25 * f64::from(stats.cited.min(2))) * kind;
         }
         let age_messages = (self.messages() - stats.last as usize) as f64;
-        let recency = 40.0 / (40.0 + age_messages);
+        let recency = OLD_SHARE + (1.0 - OLD_SHARE) * 40.0 / (40.0 + age_messages);
         let company = (100.0 / (100.0 + f64::from(stats.company))).sqrt();
         let near = if stats.is_near_cited { 2.0 } else { 1.0 };
         let kind = match stats.kind {

@@ -17,9 +17,11 @@ const CONTEXT_BYTES: usize = 12;
 /// Head of a call: the action stays known. First and last words of an assistant's text. Rest of a
 /// call.
 pub(crate) const USER_WORTH: f64 = 0.04;
-const ACTION_WORTH: f64 = 0.029;
-const LEAD_WORTH: f64 = 0.0105;
-const CALL_WORTH: f64 = 0.004;
+const ACTION_WORTH: f64 = 0.0315;
+const LEAD_WORTH: f64 = 0.0114;
+const CALL_WORTH: f64 = 0.003;
+/// Worth per token of text that an edit wrote into a file: the agent goes on from it.
+pub(crate) const EDIT_WORTH: f64 = 0.006;
 /// Maximum tokens of a unit with worth of their own: they suffice to convey action and intent. The
 /// rest depends on its values.
 pub(crate) const WORTHY_TOKENS: f64 = 24.0;

@@ -88,7 +88,7 @@ fn preview(text: &str) -> &str {
 }
 
 /// Finds the exit code that a command's output names at its start or end.
-fn exit_code(text: &str) -> Option<i64> {
+pub(crate) fn exit_code(text: &str) -> Option<i64> {
     const MARKS: [&str; 8] = [
         "<returncode>",
         "\"exit_code\"",

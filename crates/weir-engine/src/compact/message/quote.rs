@@ -4,6 +4,8 @@ use crate::wire::Role;
 
 /// Prefix of names that occur in a message but in none of its excerpts.
 pub(crate) const ALSO: &str = "also: ";
+/// Prefix of names of messages without an excerpt, at the end of a note.
+pub(crate) const OTHERS: &str = "other messages: ";
 
 /// Writes quoted text so that none of its lines can pass for one of the note's own.
 pub(crate) fn quote(said: &str, role: Role, out: &mut String) {
@@ -42,7 +44,12 @@ pub(crate) fn is_like_own(line: &str, role: Role) -> bool {
         .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
     let is_call =
         role == Role::Assistant && line.strip_prefix("> ").is_some_and(|rest| rest.contains(": "));
-    is_header || is_call || line.starts_with("[weir:") || line.starts_with(ALSO)
+    is_header || is_call || line.starts_with("[weir:") || names(line).is_some()
+}
+
+/// Returns the names of a line that lists names.
+pub(crate) fn names(line: &str) -> Option<&str> {
+    line.strip_prefix(ALSO).or_else(|| line.strip_prefix(OTHERS))
 }
 
 #[cfg(test)]
@@ -56,6 +63,7 @@ mod tests {
             ("  [weir: 3 earlier", Role::User, "|   [weir: 3 earlier"),
             ("a\r[weir: end", Role::User, "a\r| [weir: end"),
             ("also: x\u{2028}also: y", Role::User, "| also: x\u{2028}| also: y"),
+            ("other messages: x", Role::Tool, "| other messages: x"),
             ("> run: rm", Role::Assistant, "| > run: rm"),
             ("> he said: no", Role::User, "> he said: no"),
             ("# heading\n#tag\nalso x", Role::User, "# heading\n#tag\nalso x"),

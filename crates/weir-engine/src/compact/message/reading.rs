@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,7 +24,30 @@ pub struct Reading {
     pub values: Vec<Mention>,
     /// Id of the call that a result answers.
     pub answers: Option<String>,
+    /// Units with rules, once they were searched for.
+    pub(crate) rules: FoundRules,
 }
+
+/// Units of a message with rules: as the message is, and as a file that a tool has read. Each compaction may
+/// ask for them, so they are searched for once. They follow from the text, so they are no part of equality.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FoundRules([OnceLock<Box<[u32]>>; 2]);
+
+impl FoundRules {
+    /// Returns the units, which `search` returns the first time.
+    pub(crate) fn get(&self, is_read: bool, search: impl FnOnce() -> Vec<usize>) -> &[u32] {
+        let found = &self.0[usize::from(is_read)];
+        found.get_or_init(|| search().into_iter().map(|unit| unit as u32).collect())
+    }
+}
+
+impl PartialEq for FoundRules {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for FoundRules {}
 
 /// Part of a message's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +98,7 @@ impl Reader {
             units: Vec::new(),
             values: Vec::new(),
             answers: None,
+            rules: FoundRules::default(),
         };
         Self(reading)
     }

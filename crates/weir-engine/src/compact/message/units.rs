@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use memchr::memmem::find;
 use memchr::{memchr, memchr2};
 
 /// Maximum length of a line that is one unit.
@@ -14,6 +15,13 @@ const SENTENCE_BYTES: usize = 60;
 const RECORD_BYTES: usize = 260;
 /// Maximum length of joined scalar members of a larger record.
 const MEMBERS_BYTES: usize = 160;
+/// Maximum size of a list of tasks, and of its name.
+const TASKS_BYTES: usize = 16 << 10;
+const NAME_BYTES: usize = 40;
+/// Ends of the states of done and of open tasks.
+const DONE: [&str; 5] = ["completed\"", "cancelled\"", "canceled\"", "done\"", "done\": true"];
+const OPEN: [&str; 6] =
+    ["pending\"", "in_progress\"", "not_started\"", "\"todo\"", "\"open\"", "done\": false"];
 /// Maximum depth to which records are split; deeper ones are split like prose.
 const DEPTH: usize = 12;
 
@@ -35,7 +43,9 @@ pub(crate) fn units(text: &str) -> Vec<Range<usize>> {
             continue;
         }
         if span.len() <= LINE_BYTES {
-            units.push(span);
+            if !split_tasks(text, &span, &mut units) {
+                units.push(span);
+            }
         } else {
             split_long(text, span, &mut units);
         }
@@ -103,14 +113,18 @@ fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
 }
 
 /// Splits a record: a small one stays whole, a larger one becomes its members, each with its name;
-/// scalar ones are joined.
+/// scalar ones are joined. Its brackets stay with the first and the last of them.
 fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Range<usize>>) {
+    if split_tasks(text, &span, units) {
+        return;
+    }
     if span.len() <= RECORD_BYTES {
         return units.push(span);
     }
     if depth == DEPTH {
         return split_prose(text, span, units);
     }
+    let before = units.len();
     let mut together: Option<Range<usize>> = None;
     for member in members(text, span.start + 1, span.end - 1) {
         let is_large = member.len() > MEMBERS_BYTES;
@@ -134,6 +148,41 @@ fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Ra
         }
     }
     units.extend(together);
+    // The brackets belong to what they enclose.
+    if let Some(first) = units.get_mut(before) {
+        first.start = span.start;
+    }
+    if let Some(last) = units[before..].last_mut() {
+        last.end = span.end;
+    }
+}
+
+/// Splits a list of tasks, some done and some open, into one unit per task, so that the open ones
+/// can be shown alone. Returns whether it is such a list.
+fn split_tasks(text: &str, span: &Range<usize>, units: &mut Vec<Range<usize>>) -> bool {
+    let own = &text.as_bytes()[span.clone()];
+    let has = |words: &[&str]| words.iter().any(|word| find(own, word.as_bytes()).is_some());
+    if own.len() > TASKS_BYTES || memchr(b'{', own).is_none() || !has(&DONE) || !has(&OPEN) {
+        return false;
+    }
+    let Some(open) = memchr(b'[', own).map(|at| span.start + at) else { return false };
+    let Some(close) = matching(text, open, span.end) else { return false };
+    let tasks = members(text, open + 1, close - 1);
+    let is_record = |task: &Range<usize>| {
+        text.as_bytes()[task.start] == b'{' && task.len() <= LINE_BYTES + RECORD_BYTES
+    };
+    // The list has its name before it, and is not a part of more.
+    let is_whole = open - span.start <= NAME_BYTES && span.end - close <= 2;
+    if !is_whole || tasks.len() < 2 || !tasks.iter().all(is_record) {
+        return false;
+    }
+    let first = units.len();
+    units.extend(tasks);
+    units[first].start = span.start;
+    if let Some(last) = units.last_mut() {
+        last.end = span.end;
+    }
+    true
 }
 
 /// Splits members that exceed a unit, such as one long string, into sentences.
@@ -350,7 +399,7 @@ mod tests {
             flights.join(", ")
         );
         let pieces = pieces(&text);
-        assert_eq!(pieces[0], r#""id": "XEHM4B", "user": "daiki""#);
+        assert_eq!(pieces[0], r#"{"id": "XEHM4B", "user": "daiki""#);
         assert!(pieces[1].starts_with(r#""flights": [{"flight_number": "HAT10""#));
         for flight in &flights[1..] {
             assert!(
@@ -358,7 +407,26 @@ mod tests {
                 "{flight} {pieces:#?}"
             );
         }
-        assert_eq!(pieces.last(), Some(&r#""paid": true"#));
+        assert_eq!(pieces.last(), Some(&r#""paid": true}"#));
+    }
+
+    #[test]
+    fn a_list_with_done_and_open_tasks_has_a_unit_for_each() {
+        let (done, open) = (
+            r#"{"step": "dig", "status": "completed"}"#,
+            r#"{"step": "lay", "status": "pending"}"#,
+        );
+        for (text, expected) in [
+            (format!("plan: [{done}, {open}]"), vec![format!("plan: [{done}"), format!("{open}]")]),
+            (
+                format!(r#"{{"todos": [{open}, {done}]}}"#),
+                vec![format!(r#"{{"todos": [{open}"#), format!("{done}]}}")],
+            ),
+            (format!("[{open}, {open}]"), vec![format!("[{open}, {open}]")]),
+            (format!("[{done}, [{open}]]"), vec![format!("[{done}, [{open}]]")]),
+        ] {
+            assert_eq!(pieces(&text), expected, "{text}");
+        }
     }
 
     #[test]
@@ -370,7 +438,11 @@ mod tests {
                 format!("{name}: {quote}one, two}} {other} \\{quote} {}{quote}", "x".repeat(60))
             };
             let members: Vec<String> = (0..8).map(member).collect();
-            assert_eq!(pieces(&format!("{{{}}}", members.join(", "))), members);
+            let text = format!("{{{}}}", members.join(", "));
+            let pieces = pieces(&text);
+            let bare: Vec<&str> = pieces.iter().map(|own| own.trim_matches(['{', '}'])).collect();
+            assert_eq!(bare, members);
+            assert!(pieces[0].starts_with('{') && pieces[7].ends_with('}'), "{pieces:?}");
         }
     }
 

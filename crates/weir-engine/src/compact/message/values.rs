@@ -1,7 +1,7 @@
 //! Values in a text: names, paths, numbers and quoted words that a later message can refer to.
 //! Pure; reads one text at a time, independent of conversations.
 
-use memchr::{memchr2, memchr3};
+use memchr::{memchr_iter, memchr2, memchr3, memmem};
 use unicode_normalization::char::is_combining_mark;
 
 use crate::tokens::letters::behind_small;
@@ -122,6 +122,10 @@ impl Finder<'_> {
         let mut is_first = true;
         // End of the last string in this quote: beyond it the same quote opens a new one.
         let mut quoted_to = 0;
+        // Whether a backslash is a separator of paths.
+        let mut parts_paths = None;
+        // Whether the text has JSON inside a string of JSON.
+        let mut nests = None;
         while let Some(byte) = self.bytes.get(at).copied() {
             if byte.is_ascii_lowercase() {
                 // Most words: nothing of them is a value.
@@ -133,7 +137,11 @@ impl Finder<'_> {
                 }
             }
             if is_run(byte) && self.is_letter(at) {
-                let (end, holds) = self.run_end(at);
+                let (end, mut holds) = self.run_end(at);
+                if is_first && let Some(behind) = self.take_numbered_path(at, end, holds) {
+                    at = behind;
+                    holds = holds_of(&self.bytes[at..end]);
+                }
                 if holds & !WIDE == SMALL {
                     self.take_word(at, end);
                 } else if !is_first || !self.is_line_number(at, end) {
@@ -151,6 +159,20 @@ impl Finder<'_> {
             };
             match byte {
                 b'\n' => is_first = true,
+                b'\\' => {
+                    let parts_paths = *parts_paths.get_or_insert_with(|| has_drive(self.text));
+                    let is_escape = !parts_paths && is_escape(self.bytes, at);
+                    is_first = is_escape && self.bytes[at] == b'n';
+                    at += usize::from(is_escape);
+                    let is_nested = is_escape && self.bytes[at - 1] == b'\\';
+                    if is_nested
+                        && is_escape_letter(self.bytes.get(at))
+                        && *nests.get_or_insert_with(|| nests_json(self.bytes))
+                    {
+                        is_first = self.bytes[at] == b'n';
+                        at += 1;
+                    }
+                }
                 b' ' | b'\t' | b'\r' | b'\x0c' => {}
                 b'"' | b'\'' | b'`' => {
                     is_first = false;
@@ -206,6 +228,18 @@ impl Finder<'_> {
             && [at - 2, at - 1, at + 1, at + 2].into_iter().all(is_digit)
             && !is_digit(at + 3)
             && (at == start + 2 || matches!(self.bytes[at - 3], b'T' | b':'))
+    }
+
+    /// Adds the path at the beginning of a line of `grep`; returns the end of the line's number behind it.
+    fn take_numbered_path(&mut self, start: usize, end: usize, holds: u8) -> Option<usize> {
+        const NEEDED: u8 = PARTING | DIGIT | OTHER;
+        if holds & NEEDED != NEEDED {
+            return None;
+        }
+        let (path_end, behind) = numbered_path(&self.bytes[start..end])?;
+        let path_end = start + path_end;
+        self.take_run(start, path_end, holds_of(&self.bytes[start..path_end]));
+        Some(start + behind)
     }
 
     /// Records the phrase at a run of lowercase letters: alone it is no value, but a call or
@@ -268,7 +302,7 @@ impl Finder<'_> {
                 self.push(start, start + DAY_BYTES, ValueKind::Name);
             }
             if holds & PARTING != 0 {
-                self.take_parts(start, end);
+                self.take_parts(start, end, holds);
             }
         } else if self.is_capitalised_inside(start, end) {
             self.push(start, end, ValueKind::Word);
@@ -291,10 +325,14 @@ impl Finder<'_> {
     }
 
     /// Adds the last part of a path, and parts that look like identifiers.
-    fn take_parts(&mut self, start: usize, end: usize) {
+    fn take_parts(&mut self, start: usize, end: usize, holds: u8) {
         let mut from = start;
         for at in start..=end {
             if at < end && !matches!(self.bytes[at], b'/' | b'.') {
+                continue;
+            }
+            // A script without blanks has the unit at the number: `12.5米`.
+            if holds & WIDE != 0 && self.is_decimal_point(at) {
                 continue;
             }
             let part = &self.bytes[from..at];
@@ -315,6 +353,12 @@ impl Finder<'_> {
                 self.push(from, end, ValueKind::Name);
             }
         }
+    }
+
+    /// Returns whether a point at `at` stands between two digits.
+    fn is_decimal_point(&self, at: usize) -> bool {
+        let is_digit = |at: usize| self.bytes.get(at).is_some_and(u8::is_ascii_digit);
+        self.bytes.get(at) == Some(&b'.') && at > 0 && is_digit(at - 1) && is_digit(at + 1)
     }
 
     /// Adds `name(…)` and `name=…`, if short.
@@ -373,6 +417,58 @@ impl Finder<'_> {
         }
         Some(open + 2 + length)
     }
+}
+
+/// Returns the end of the path that begins a line of `grep` next to a found one, `src/a.rs-40-let b`, and
+/// of the line's number behind it.
+fn numbered_path(run: &[u8]) -> Option<(usize, usize)> {
+    let has_extension = |dash: usize| {
+        let point = run[..dash].iter().rposition(|byte| !byte.is_ascii_alphanumeric());
+        point.is_some_and(|point| {
+            run[point] == b'.'
+                && (1..8).contains(&(dash - point))
+                && run[point + 1].is_ascii_alphabetic()
+        })
+    };
+    memchr_iter(b'-', run).find_map(|dash| {
+        let digits = run[dash + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let behind = dash + 1 + digits;
+        let is_one = digits > 0 && run.get(behind) == Some(&b'-') && has_extension(dash);
+        is_one.then_some((dash, behind + 1))
+    })
+}
+
+/// Returns whether the byte at `at`, behind a backslash, is a line break or tab as JSON writes it, or
+/// a backslash.
+fn is_escape(bytes: &[u8], at: usize) -> bool {
+    is_escape_letter(bytes.get(at)) || bytes.get(at) == Some(&b'\\')
+}
+
+fn is_escape_letter(byte: Option<&u8>) -> bool {
+    matches!(byte, Some(b'n' | b't' | b'r'))
+}
+
+/// Returns whether a text has line breaks of a string inside a string, `\\n`. A path has letters
+/// behind two backslashes, too, but seldom `n` alone, or `n` and a capital.
+fn nests_json(bytes: &[u8]) -> bool {
+    let is_break = |at: usize| match bytes.get(at + 3) {
+        Some(b'_' | b'.' | b'-') => false,
+        Some(next) => !next.is_ascii_lowercase() && !next.is_ascii_digit(),
+        None => true,
+    };
+    memmem::find_iter(bytes, br"\\n").any(is_break)
+}
+
+/// Returns whether a text has paths with a drive and single backslashes, as Windows writes them. The
+/// drive is one letter: `confirmed:\n` is a line break behind a colon.
+fn has_drive(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_drive = |at: usize| {
+        let is_letter = at > 0 && bytes[at - 1].is_ascii_alphabetic();
+        let is_alone = at < 2 || !bytes[at - 2].is_ascii_alphanumeric();
+        is_letter && is_alone && bytes.get(at + 2).is_some_and(|byte| *byte != b'\\')
+    };
+    memmem::find_iter(bytes, b":\\").any(is_drive)
 }
 
 /// Returns the classes of the bytes of a part of a run.
@@ -455,6 +551,9 @@ mod tests {
             ("mail a.b+c@example.com!", &["a.b+c@example.com", "b+c@example"]),
             ("测试文本，没有值", &[]),
             ("  7→from models import Avg", &[]),
+            ("src/a.rs-1204-    maxAge", &["src/a.rs", "a.rs", "maxAge"]),
+            ("./my-a/b.rs-4-maxAge", &["./my-a/b.rs", "my-a", "b.rs", "maxAge"]),
+            ("pkg-1.2-3-beta_4", &["pkg-1", "pkg-1.2-3-beta_4", "2-3-beta_4"]),
             ("LAS–ATL at maxAge…", &["maxAge"]),
             ("“wall_2” — größe_3", &["wall_2", "größe_3"]),
             ("10023，paid", &["10023"]),
@@ -464,6 +563,11 @@ mod tests {
                 &["/x/Mu\u{308}ller_2.pdf", "Mu\u{308}ller_2", "Mu\u{308}ller_2.pdf"],
             ),
             ("to 10.0.0.12:22", &["10.0.0.12"]),
+            (r"paid\nOrder_4\tto\\name_5", &["Order_4", "name_5"]),
+            (r"C:\new_1\table_2", &["new_1", "table_2"]),
+            (r"confirmed:\nOrder_4", &["Order_4"]),
+            (r"go.\\nOnce_5\\n\\tThen_6", &["Once_5", "Then_6"]),
+            ("水位是12.5米，闸门3.25.txt", &["水位是12.5米", "闸门3.25", "闸门3.25.txt"]),
             (
                 "at 2024-05-15T08:28:51, not 06:30 or f.rs:12:40",
                 &["2024-05-15", "2024-05-15T08:28:51", "06:30", "f.rs", "12:40"],

@@ -44,7 +44,7 @@ const SEAM_TOKENS: u64 = 4;
 const FRAME_TOKENS: u64 = if MESSAGE_FRAMING > SEAM_TOKENS { MESSAGE_FRAMING } else { SEAM_TOKENS };
 /// Maximum of compactions times messages, since each compaction looks at all messages. Beyond this
 /// a note only counts; no window in use comes near.
-const MOST_WORK: usize = 300_000;
+pub(super) const MOST_WORK: usize = 300_000;
 /// Minimum size of excerpts that say something.
 const LEAST_EXCERPT_TOKENS: f64 = 32.0;
 
@@ -177,7 +177,7 @@ impl Compaction<'_> {
     }
 
     /// Drops all notes: the next one is written from the messages themselves.
-    fn drop_notes(&mut self) {
+    pub(super) fn drop_notes(&mut self) {
         self.state.sizes.request_tokens -= self.notes_tokens();
         self.state.notes.list.clear();
         self.state.notes.provisional.clear();
@@ -194,6 +194,7 @@ impl Compaction<'_> {
             return;
         }
         let Some((message, place)) = self.place_notes() else { return };
+        self.make_room_for_rules(room, source);
         let limit = self.state.profile.limit_tokens;
         let size = self.state.sizes.request_tokens;
         let room_tokens = self.note_tokens(room);
@@ -235,7 +236,11 @@ impl Compaction<'_> {
         let work = self.state.compactions() as usize * self.state.messages.facts.len();
         let is_worth = work <= MOST_WORK && left_tokens as f64 >= LEAST_EXCERPT_TOKENS;
         let excerpts = is_worth
-            .then(|| self.write_excerpts(&span, fitted.as_ref(), left_tokens, source))
+            .then(|| {
+                self.with_subject(&span, fitted.as_ref(), source, |subject| {
+                    excerpt::write(subject, left_tokens)
+                })
+            })
             .flatten();
         let Some(fitted) = fitted else {
             let (text, tokens) = excerpts?;
@@ -249,13 +254,14 @@ impl Compaction<'_> {
         Some(Written { text: Some(text), tokens: None, summary: Some(fitted.summary) })
     }
 
-    fn write_excerpts(
+    /// Calls `work` with the input for a note of the messages `gone`.
+    pub(super) fn with_subject<T>(
         &self,
         gone: &[usize],
         fitted: Option<&NoteSummary>,
-        room_tokens: u64,
         source: &dyn Source,
-    ) -> Option<(String, u64)> {
+        work: impl FnOnce(&Subject<'_>) -> T,
+    ) -> T {
         let state = &*self.state;
         source.expect_first(state.messages.facts.len());
         let readings: Vec<Rc<Reading>> =
@@ -288,9 +294,10 @@ impl Compaction<'_> {
             notes: &notes,
             first_user: state.turns.first_user.map(|turn| self.turn(turn).first),
             encoding: state.profile.measure.encoding,
-            excerpt_cost: f64::from(state.profile.policy.excerpt_cost_permille) / 1000.0,
+            excerpt_cost: state.profile.policy.excerpt_cost(),
+            survival_tokens: self.survival_tokens(),
         };
-        excerpt::write(&subject, room_tokens)
+        work(&subject)
     }
 
     /// Returns where all notes stand, in order: behind the first user message, else behind the

@@ -14,6 +14,7 @@ pub(super) mod mask;
 pub(super) mod note_summary;
 pub(super) mod plain_note;
 pub(super) mod shares;
+mod survive;
 
 use std::collections::BTreeMap;
 

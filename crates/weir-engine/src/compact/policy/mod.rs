@@ -16,6 +16,11 @@ use serde::{Deserialize, Serialize};
 /// Text of the user's message before an assistant's that a compaction left first.
 pub const OPENING: &str = "[weir: shortened]";
 
+/// Price of cached input that the cost of excerpts was measured at, in thousandths of uncached input.
+pub const USUAL_CACHED_PERMILLE: u32 = 100;
+/// Number of requests that read a note from the cache before another compaction, as measured.
+const READS: f64 = 15.0;
+
 /// Method for fitting a conversation in its limit. Shares are in thousandths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Policy {
@@ -43,9 +48,21 @@ pub struct Policy {
     /// Cost of an excerpt token relative to its value, in thousandths of the default: more sends
     /// less.
     pub excerpt_cost_permille: u32,
+    /// Maximum size of the parts of removed messages that a note has first, as a share of the limit:
+    /// rules, open tasks, unresolved errors and last edits. 0 gives none of them precedence.
+    #[serde(default)]
+    pub survival_permille: u32,
+    /// Price of a cached input token relative to an uncached one, in thousandths. Set by the proxy from
+    /// the model's price. Below [`USUAL_CACHED_PERMILLE`] excerpts cost less.
+    #[serde(default = "usual_cached_permille")]
+    pub cached_permille: u32,
     /// Maximum size of recall, as a share of the limit: removed messages relevant to the question
     /// that ends a request. 0 disables it.
     pub recall_permille: u32,
+    /// Whether the model gets a tool to ask for earlier messages. The tool itself is an edit of the
+    /// request, before the plan.
+    #[serde(default)]
+    pub offers_recall: bool,
     /// Whether a note may be a user message of its own, next to another one.
     pub notes_apart: bool,
     /// Whether the model refuses thinking of its own that follows other messages than it was written
@@ -244,6 +261,16 @@ pub struct Breakpoints {
 }
 
 impl Policy {
+    /// Returns the cost of an excerpt token relative to its value. It is written once and read many
+    /// times from the cache, so where reading is cheaper than usual, more is worth its price. Dearer
+    /// reading changes nothing: what is not sent has to be asked for again.
+    pub(crate) fn excerpt_cost(&self) -> f64 {
+        let cost = |permille: u32| 1.0 + READS * f64::from(permille) / 1000.0;
+        let cached_permille = self.cached_permille.min(USUAL_CACHED_PERMILLE);
+        f64::from(self.excerpt_cost_permille) / 1000.0 * cost(cached_permille)
+            / cost(USUAL_CACHED_PERMILLE)
+    }
+
     /// Returns the share of the limit that recall may take.
     pub(crate) fn recalled_permille(&self) -> u32 {
         if self.is_thinking_bound { 0 } else { self.recall_permille }
@@ -262,7 +289,10 @@ impl Default for Policy {
             pinned_permille: 100,
             notes: Notes::Excerpts,
             excerpt_cost_permille: 1000,
+            survival_permille: 50,
+            cached_permille: USUAL_CACHED_PERMILLE,
             recall_permille: 100,
+            offers_recall: false,
             notes_apart: true,
             is_thinking_bound: false,
             keeps_thinking: false,
@@ -304,6 +334,10 @@ impl Default for Policy {
             clearing: None,
         }
     }
+}
+
+fn usual_cached_permille() -> u32 {
+    USUAL_CACHED_PERMILLE
 }
 
 /// Returns `permille` thousandths of `whole`.

@@ -1,8 +1,10 @@
 //! Recall for a late question: removed messages relevant to the question that ends a request return
 //! as a note in that last message. Computed for the one request and absent from the compaction
 //! state, so the next request continues from a prefix without it. Pure, and equal for equal
-//! messages. `passages` ranks passages by the question, `terms` finds the words of both.
+//! messages. `passages` ranks passages by the question, `terms` finds the words of both. `lookup` answers
+//! the model's own questions.
 
+pub mod lookup;
 pub(super) mod passages;
 pub(super) mod terms;
 

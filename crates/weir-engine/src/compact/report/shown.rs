@@ -61,6 +61,21 @@ pub fn safe_lines(text: &str) -> String {
     shown.filter(|own| matches!(own, '\n' | '\t') || !is_hidden(*own)).collect()
 }
 
+/// Returns `json` on one line, and escapes the characters in its strings that a terminal would interpret.
+/// Its value stays the same.
+pub fn json_line(json: &str) -> String {
+    let mut line = String::with_capacity(json.len());
+    for own in json.chars() {
+        match own {
+            // Between values; strings have none.
+            '\n' | '\r' | '\t' => line.push(' '),
+            own if is_hidden(own) => line.push_str(&format!("\\u{:04x}", u32::from(own))),
+            own => line.push(own),
+        }
+    }
+    line
+}
+
 /// Returns whether a character is invisible but has an effect: controls, and direction marks.
 fn is_hidden(own: char) -> bool {
     own.is_control()
@@ -70,6 +85,15 @@ fn is_hidden(own: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_json_has_no_hidden_characters() {
+        let json = "{\"a\":\r\n\t\"\u{9b}31m é\u{7f}\u{202e}\\n\"}";
+        let line = json_line(json);
+        assert_eq!(line, "{\"a\":   \"\\u009b31m é\\u007f\\u202e\\n\"}");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(value(&line), value(json));
+    }
 
     #[test]
     fn tokens_are_short() {

@@ -33,6 +33,28 @@ pub struct Usage {
     pub audio_ms: Option<u64>,
 }
 
+impl Usage {
+    /// Returns the usage of two answers together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |own: Option<u64>, other: Option<u64>| match (own, other) {
+            (None, None) => None,
+            (own, other) => Some(own.unwrap_or(0).saturating_add(other.unwrap_or(0))),
+        };
+        Self {
+            prompt_tokens: sum(self.prompt_tokens, other.prompt_tokens),
+            completion_tokens: sum(self.completion_tokens, other.completion_tokens),
+            cached_tokens: sum(self.cached_tokens, other.cached_tokens),
+            cache_write_tokens: sum(self.cache_write_tokens, other.cache_write_tokens),
+            reasoning_tokens: sum(self.reasoning_tokens, other.reasoning_tokens),
+            audio_input_tokens: sum(self.audio_input_tokens, other.audio_input_tokens),
+            audio_output_tokens: sum(self.audio_output_tokens, other.audio_output_tokens),
+            image_input_tokens: sum(self.image_input_tokens, other.image_input_tokens),
+            audio_ms: sum(self.audio_ms, other.audio_ms),
+        }
+    }
+}
+
 /// Figures under their original names; later reports about an answer override earlier ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Named {

@@ -1,0 +1,106 @@
+//! Conclusions of an assistant: sentences that say a decision or its reason, and the first and last words
+//! of a turn without calls, which has nothing else to show for it. Pure.
+
+use crate::compact::message::reading::{BlockKind, Reading};
+use crate::wire::Role;
+
+/// Bytes of a unit that are searched.
+const MOST_BYTES: usize = 400;
+/// Words of decisions and of reasons for them, in lower case: English, German, French, Spanish, Portuguese,
+/// Italian, Dutch, Polish, Russian, Chinese, Japanese and Korean.
+const WORDS: &[&str] = &[
+    "decided",
+    "i'll use ",
+    "i will use ",
+    "let's use ",
+    "we'll use ",
+    "we will use ",
+    "go with ",
+    "going with ",
+    "i chose ",
+    "we agreed",
+    "root cause",
+    "the cause ",
+    "the problem is ",
+    "the issue is ",
+    "the bug is ",
+    "the fix is ",
+    "turns out",
+    "because ",
+    "entschieden",
+    "beschlossen",
+    "wir nehmen ",
+    "ich nehme ",
+    " weil ",
+    "die ursache",
+    "décidé",
+    "parce que",
+    "la cause ",
+    "decidido",
+    "decidimos",
+    "porque ",
+    "la causa ",
+    "deciso",
+    "perché ",
+    "besloten",
+    "omdat ",
+    "zdecydowa",
+    "ponieważ",
+    "решил",
+    "потому что",
+    "причина",
+    "决定",
+    "因为",
+    "原因是",
+    "改用",
+    "決め",
+    "ことにし",
+    "原因は",
+    "결정",
+    "때문",
+    "하기로",
+];
+
+/// Returns whether an assistant's unit says a decision, or its reason, in its own words.
+pub(crate) fn decides(reading: &Reading, index: usize) -> bool {
+    let unit = &reading.units[index];
+    if reading.role != Role::Assistant
+        || reading.blocks[unit.block as usize].kind != BlockKind::Text
+    {
+        return false;
+    }
+    let said = &reading.text[unit.span.clone()];
+    let said = said[..said.floor_char_boundary(MOST_BYTES)].to_lowercase();
+    WORDS.iter().any(|word| said.contains(word))
+}
+
+/// Returns whether a message is an assistant's without a call, or the code that agents without tools write
+/// instead of one.
+pub(crate) fn is_plain_turn(reading: &Reading) -> bool {
+    reading.role == Role::Assistant
+        && reading.blocks.iter().all(|block| block.kind == BlockKind::Text)
+        && !reading.text.contains("```")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_and_their_reasons_are_found() {
+        for (said, expected) in [
+            ("I'll use a B-tree here, since keys come in order.", true),
+            ("It fails because the sill is not counted.", true),
+            ("Wir nehmen SQLite.", true),
+            ("我们决定改用第二个闸门。", true),
+            ("Let me look at the gate.", false),
+            ("", false),
+        ] {
+            let own = Reading::of_text(Role::Assistant, said);
+            let is_found = (0..own.units.len()).any(|index| decides(&own, index));
+            assert_eq!(is_found, expected, "{said}");
+        }
+        let other = Reading::of_text(Role::Tool, "we decided to use it");
+        assert!(!decides(&other, 0));
+    }
+}

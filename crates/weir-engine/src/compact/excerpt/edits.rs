@@ -1,0 +1,225 @@
+//! Text that an assistant wrote into files: an agent goes on from it, and no other message has it.
+//! Pure.
+
+use std::ops::Range;
+
+use memchr::memchr;
+
+use super::subject::Subject;
+use crate::compact::message::reading::{BlockKind, Reading};
+use crate::wire::Role;
+
+/// Arguments that hold the new text of an edit.
+const NEW: [&str; 16] = [
+    "new_str",
+    "new_string",
+    "new_text",
+    "newText",
+    "newString",
+    "new_content",
+    "new_source",
+    "replacement",
+    "replace",
+    "insert_text",
+    "file_text",
+    "content",
+    "contents",
+    "code_edit",
+    "patch",
+    "diff",
+];
+/// Arguments that may follow it.
+const OTHERS: [&str; 14] = [
+    "old_str",
+    "old_string",
+    "old_text",
+    "oldText",
+    "oldString",
+    "search",
+    "path",
+    "file_path",
+    "filePath",
+    "command",
+    "insert_line",
+    "view_range",
+    "replace_all",
+    "description",
+];
+/// Parts of the names of tools that write files.
+const WRITERS: [&str; 8] =
+    ["write", "edit", "create", "replace", "insert", "patch", "file", "update"];
+/// Maximum number of inputs of shell commands that are looked for in a call.
+const MOST_INPUTS: usize = 16;
+/// Beginning of a result that is searched for the words of a failure.
+const FAILURE_BYTES: usize = 240;
+/// Words of a result that say that an edit failed.
+const FAILURES: [&str; 12] = [
+    "error",
+    "failed",
+    "failure",
+    "not found",
+    "no match",
+    "no replacement",
+    "did not",
+    "does not",
+    "traceback",
+    "cannot",
+    "denied",
+    "invalid",
+];
+
+/// Returns the spans of a message that an edit wrote into files. Those that failed are none.
+pub(crate) fn written(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>> {
+    let reading = &subject.readings[message];
+    if reading.role != Role::Assistant {
+        return Vec::new();
+    }
+    let mut spans = Vec::new();
+    for block in &reading.blocks {
+        let first = spans.len();
+        if let BlockKind::Call { name, .. } = &block.kind {
+            let name = name.to_ascii_lowercase();
+            if WRITERS.iter().any(|own| name.contains(own)) {
+                arguments(&reading.text, &block.span, &mut spans);
+            }
+        }
+        if spans.len() == first {
+            added(&reading.text, &block.span, &mut spans);
+            inputs(&reading.text, &block.span, &mut spans);
+            spans[first..].sort_by_key(|span| span.start);
+        }
+        let answered = match &block.kind {
+            BlockKind::Call { id, .. } => Some(id.as_str()),
+            BlockKind::Text => None,
+        };
+        if spans.len() > first && has_failed(subject, message, answered) {
+            spans.truncate(first);
+        }
+    }
+    spans
+}
+
+/// Returns whether the result of a call, or what follows a message that has no call, says that it
+/// failed.
+fn has_failed(subject: &Subject<'_>, message: usize, id: Option<&str>) -> bool {
+    let after = || subject.readings[message + 1..].iter();
+    let results = || after().take_while(|reading| reading.role == Role::Tool);
+    let own = results().find(|reading| id.is_some() && reading.answers.as_deref() == id);
+    let answer = own.or_else(|| results().next()).or_else(|| after().next());
+    answer.is_some_and(|answer| is_failure(answer))
+}
+
+fn is_failure(answer: &Reading) -> bool {
+    let end = answer.text.floor_char_boundary(FAILURE_BYTES);
+    let said = answer.text[..end].to_ascii_lowercase();
+    FAILURES.iter().any(|own| said.contains(own))
+}
+
+/// Adds the arguments with new text: from their names to the next argument.
+fn arguments(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
+    let mut open = None;
+    let mut start = block.start;
+    for line in text[block.clone()].split_inclusive('\n') {
+        let name = line.split_once(": ").map(|(name, _)| name);
+        let is_new = name.is_some_and(|name| NEW.contains(&name));
+        let is_other = name.is_some_and(|name| OTHERS.contains(&name));
+        if is_new || is_other {
+            spans.extend(open.take().map(|open| open..start));
+        }
+        if is_new {
+            open = Some(start);
+        }
+        start += line.len();
+    }
+    spans.extend(open.map(|open| open..block.end));
+}
+
+/// Adds the lines that a patch adds.
+fn added(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
+    let own = &text[block.clone()];
+    if !own.contains("\n@@") && !own.contains("*** Begin Patch") {
+        return;
+    }
+    let mut start = block.start;
+    for line in own.split_inclusive('\n') {
+        if line.starts_with('+') && !line.starts_with("+++") {
+            spans.push(start..start + line.trim_end().len());
+        }
+        start += line.len();
+    }
+}
+
+/// Adds the texts that a shell command writes to files: from `<<'EOF'` up to a line `EOF`.
+fn inputs(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
+    let own = &text[block.clone()];
+    let mut start = 0;
+    let mut opened = 0;
+    while let Some(end) = memchr(b'\n', &own.as_bytes()[start..]).map(|at| start + at) {
+        let line = &own[start..end];
+        start = end + 1;
+        let Some(mark) = mark(line).filter(|_| opened < MOST_INPUTS) else { continue };
+        opened += 1;
+        let Some(last) = closing(own, start, mark) else { continue };
+        if (line.contains('>') || line.contains("tee ")) && start < last {
+            spans.push(block.start + start..block.start + last);
+        }
+        start = last;
+    }
+}
+
+/// Returns the word that ends the input of the command in a line.
+fn mark(line: &str) -> Option<&str> {
+    let (_, after) = line.split_once("<<")?;
+    let word = after.trim_start_matches(['-', ' ', '\'', '"', '\\']);
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let word = &word[..word.bytes().take_while(is_part).count()];
+    (!word.is_empty()).then_some(word)
+}
+
+/// Returns where the line `mark` begins, at or behind `from`.
+pub(crate) fn closing(own: &str, from: usize, mark: &str) -> Option<usize> {
+    let mut start = from;
+    for line in own[from..].split_inclusive('\n') {
+        if line.trim() == mark {
+            return Some(start);
+        }
+        start += line.len();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str, find: impl Fn(&str, &Range<usize>, &mut Vec<Range<usize>>)) -> Vec<&str> {
+        let mut spans = Vec::new();
+        find(text, &(0..text.len()), &mut spans);
+        spans.into_iter().map(|span| text[span].trim_end()).collect()
+    }
+
+    #[test]
+    fn what_an_edit_writes_is_found() {
+        let edit =
+            "path: a.rs\nold_str: let a = 1;\nnew_str: let a = 2;\nlet b = 3;\nreplace_all: true";
+        assert_eq!(shown(edit, arguments), ["new_str: let a = 2;\nlet b = 3;"]);
+        let patch = "*** Begin Patch\n@@\n-let a = 1;\n+let a = 2;\n let c = 0;\n+let b = 3;";
+        assert_eq!(shown(patch, added), ["+let a = 2;", "+let b = 3;"]);
+        let shell =
+            "cat > a.py <<'EOF'\nprint(1)\nprint(2)\nEOF\npython a.py << X\n3\nX\ncout << a;";
+        assert_eq!(shown(shell, inputs), ["print(1)\nprint(2)"]);
+        assert_eq!(shown("cat > a <<EOF\nnever ends", inputs), [""; 0]);
+        assert_eq!(shown("a << 1\n+b", added), [""; 0]);
+    }
+
+    #[test]
+    fn a_failure_shows_in_its_beginning() {
+        for (said, fails) in [
+            ("Error: no match for old_str", true),
+            ("The file a.rs was edited.", false),
+            ("Done.\n", false),
+        ] {
+            assert_eq!(is_failure(&Reading::of_text(Role::Tool, said)), fails, "{said}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Check of a receipt against a transcript: digests of messages, excerpts word for word, rules. Pure.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use serde::Serialize;
+
+use super::{Entry, Receipt, Treated, VERSION, digest, lost};
+use crate::compact::message::reading::Reading;
+use crate::compact::source::read_one;
+use crate::compact::survival;
+use crate::wire::Protocol;
+
+/// Maximum number of characters shown of a lost rule.
+const SHOWN_CHARACTERS: usize = 200;
+
+/// Result of a check.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    pub messages: usize,
+    pub kept: usize,
+    pub excerpted: usize,
+    /// Number of messages that were not sent and that no note has.
+    pub gone: usize,
+    /// Number of excerpts.
+    pub excerpts: usize,
+    /// Number of rules of messages that were not sent whole: those that notes have, and those that are
+    /// lost. `None` if rules were not checked, since something else contradicts.
+    pub rules: Option<usize>,
+    pub lost_rules: Option<usize>,
+    pub problems: Vec<Problem>,
+    /// Lost rules that the receipt lists as lost.
+    #[serde(skip)]
+    pub admitted: Vec<Problem>,
+}
+
+/// Contradiction between a receipt and a transcript.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    pub trouble: Trouble,
+    /// Message of the transcript that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<usize>,
+    /// Lost rule that it is about.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<LostRule>,
+}
+
+/// Rule that no sent message and no note has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LostRule {
+    pub digest: String,
+    /// Its text in the transcript, shortened.
+    pub text: String,
+}
+
+impl Problem {
+    /// Creates a problem of a message, or of the receipt as a whole.
+    pub fn of(trouble: Trouble, message: Option<usize>) -> Self {
+        Self { trouble, message, rule: None }
+    }
+}
+
+/// Kind of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// The receipt has another version or protocol.
+    Form,
+    /// The transcript has fewer messages.
+    Missing,
+    /// The message has another digest.
+    Differs,
+    /// An excerpt is not word for word in the message.
+    NotVerbatim,
+    /// A line of a note is in no message that the note names.
+    Foreign,
+    /// A rule is lost, and the receipt does not list it.
+    RuleLost,
+    /// A rule is lost, as the receipt says. A problem only if rules may not be lost.
+    RuleGone,
+    /// The last message is not sent.
+    LastLeftOut,
+    /// The receipt contradicts itself, or is about no message.
+    Inconsistent,
+}
+
+impl Trouble {
+    /// Returns the problem in words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Form => "the receipt has another version or protocol",
+            Self::Missing => "the transcript ends before this message",
+            Self::Differs => "the message is not the one of the receipt",
+            Self::NotVerbatim => "an excerpt is not word for word in the message",
+            Self::Foreign => "a note has lines that are in no message it names",
+            Self::RuleLost => "a rule was lost, and the receipt does not list it",
+            Self::RuleGone => "a rule was lost",
+            Self::LastLeftOut => "the last message was not sent",
+            Self::Inconsistent => "the receipt contradicts itself, or is about no message",
+        }
+    }
+}
+
+/// Checks a receipt against the messages of a transcript, which may go on after it.
+pub fn check(receipt: &Receipt, protocol: Protocol, messages: &[&str]) -> Checked {
+    let mut checked = Checked {
+        messages: receipt.messages.len(),
+        kept: receipt.count(Treated::Kept),
+        excerpted: receipt.count(Treated::Excerpted),
+        gone: receipt.count(Treated::Gone),
+        excerpts: receipt.messages.iter().map(|entry| entry.excerpts.len()).sum(),
+        ..Checked::default()
+    };
+    let mut report = |trouble, message| checked.problems.push(Problem::of(trouble, message));
+    if receipt.version != VERSION || receipt.protocol != protocol.name() {
+        report(Trouble::Form, None);
+        return checked;
+    }
+    // The client does not have weir's recalls, which notes count.
+    let own = receipt.messages.iter().filter(|entry| entry.recall).count();
+    if messages.len() < receipt.messages.len() - own {
+        report(Trouble::Missing, Some(messages.len()));
+        return checked;
+    }
+    let mut transcript = messages.iter().enumerate();
+    let next = |entry: &Entry| if entry.recall { None } else { transcript.next() };
+    let places: Vec<Option<(usize, &&str)>> = receipt.messages.iter().map(next).collect();
+    let read = |place: &Option<(usize, &&str)>| {
+        Rc::new(read_one(protocol, place.map_or("null", |(_, raw)| *raw)))
+    };
+    let readings: Vec<Rc<Reading>> = places.iter().map(read).collect();
+    for (number, entry) in receipt.messages.iter().enumerate() {
+        let Some((message, raw)) = places[number] else { continue };
+        if digest(&protocol.identity(raw)) != entry.digest {
+            report(Trouble::Differs, Some(message));
+            continue;
+        }
+        let text = &readings[number].text;
+        let is_verbatim = |(start, end, wanted): &(usize, usize, String)| {
+            start < end && text.get(*start..*end).is_some_and(|said| digest(said) == *wanted)
+        };
+        if !entry.excerpts.iter().all(is_verbatim) {
+            report(Trouble::NotVerbatim, Some(message));
+        }
+    }
+    if !is_consistent(receipt) {
+        report(Trouble::Inconsistent, None);
+    }
+    // Results may be shortened there, and nothing else.
+    let is_sent = |fate| matches!(fate, Treated::Kept | Treated::Masked | Treated::Clipped);
+    if receipt.messages.last().is_some_and(|last| !is_sent(last.fate)) {
+        report(Trouble::LastLeftOut, receipt.messages.len().checked_sub(1));
+    }
+    if receipt.notes.iter().any(|note| note.foreign_lines > 0) {
+        report(Trouble::Foreign, None);
+    }
+    if checked.problems.is_empty() {
+        check_rules(receipt, &readings, &mut checked);
+    }
+    checked
+}
+
+/// Whether the members of a receipt agree with each other: an excerpt needs a note, and an excerpted message
+/// an excerpt.
+fn is_consistent(receipt: &Receipt) -> bool {
+    let Receipt { messages, notes, .. } = receipt;
+    let agrees = messages.iter().all(|entry| match entry.fate {
+        Treated::Excerpted => !entry.excerpts.is_empty(),
+        Treated::Summarised | Treated::Gone => entry.excerpts.is_empty(),
+        Treated::Kept | Treated::Masked | Treated::Clipped => true,
+    });
+    let has_excerpts = messages.iter().any(|entry| !entry.excerpts.is_empty());
+    let summarised = notes.iter().fold(0_usize, |sum, note| sum.saturating_add(note.summarised));
+    let has_notes = !has_excerpts || !notes.is_empty();
+    agrees && has_notes && !messages.is_empty() && receipt.count(Treated::Summarised) <= summarised
+}
+
+/// Finds the rules of messages that were not sent whole again, and those that no excerpt has.
+fn check_rules(receipt: &Receipt, readings: &[Rc<Reading>], checked: &mut Checked) {
+    let is_kept = |message: &usize| receipt.messages[*message].fate == Treated::Kept;
+    let (kept, gone): (Vec<usize>, Vec<usize>) = (0..readings.len()).partition(is_kept);
+    let rules = survival::rules(readings, &gone, &kept);
+    let spans = |message: usize| {
+        let excerpts = &receipt.messages[message].excerpts;
+        excerpts.iter().map(|(start, end, _)| (*start, *end)).collect()
+    };
+    let lost = lost(readings, &rules, spans);
+    checked.rules = Some(rules.len() - lost.len());
+    checked.lost_rules = Some(lost.len());
+    let listed: HashSet<&(usize, usize, usize)> = receipt.lost_rules.iter().collect();
+    for place in lost {
+        let (message, start, end) = place;
+        let said = &readings[message].text[start..end];
+        let text = said.chars().take(SHOWN_CHARACTERS).collect();
+        let rule = Some(LostRule { digest: digest(said), text });
+        let (list, trouble) = match listed.contains(&place) {
+            true => (&mut checked.admitted, Trouble::RuleGone),
+            false => (&mut checked.problems, Trouble::RuleLost),
+        };
+        list.push(Problem { trouble, message: Some(message), rule });
+    }
+}

@@ -1,0 +1,91 @@
+//! Calls of a conversation with their results, in order. A command in the text of an agent without tools is
+//! a call without a name, and the user's message behind it is its result. Pure.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::{outputs, units_within};
+use crate::compact::message::reading::{BlockKind, Reading};
+use crate::wire::Role;
+
+/// Call with its place.
+#[derive(Debug, Clone)]
+pub(super) struct Called {
+    /// Message that makes it, and the block of its arguments there.
+    pub(super) message: usize,
+    pub(super) block: usize,
+    /// Its readable arguments, or the command, in the message's text.
+    pub(super) span: Range<usize>,
+    /// Message with its result, if there is one yet.
+    pub(super) result: Option<usize>,
+}
+
+/// All calls, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    pub(super) list: Vec<Called>,
+    /// Call that each result answers, by message.
+    of_result: HashMap<usize, usize>,
+}
+
+impl Calls {
+    /// Pairs calls and results: by ID, else by order.
+    pub(super) fn of(readings: &[Rc<Reading>]) -> Self {
+        let mut calls = Self::default();
+        let mut by_id: HashMap<&str, usize> = HashMap::new();
+        // First of the calls that still wait for results without an ID.
+        let mut next = 0;
+        for (message, reading) in readings.iter().enumerate() {
+            if reading.role == Role::Tool {
+                let named = reading.answers.as_deref().and_then(|id| by_id.get(id).copied());
+                let nth = named.unwrap_or(next);
+                next = nth + 1;
+                if let Some(call) = calls.list.get_mut(nth) {
+                    call.result.get_or_insert(message);
+                    calls.of_result.insert(message, nth);
+                }
+                continue;
+            }
+            for (block, own) in reading.blocks.iter().enumerate() {
+                if let BlockKind::Call { id, .. } = &own.kind {
+                    by_id.insert(id, calls.list.len());
+                    let span = own.span.clone();
+                    calls.list.push(Called { message, block, span, result: None });
+                }
+            }
+            if outputs::is_output(readings, message)
+                && let Some((block, span)) = outputs::command(&readings[message - 1])
+            {
+                let result = Some(message);
+                calls.list.push(Called { message: message - 1, block, span, result });
+            }
+            if reading.role == Role::User {
+                next = calls.list.len();
+            }
+        }
+        calls
+    }
+
+    /// Returns the call that the result `message` answers.
+    pub(super) fn answered_by(&self, message: usize) -> Option<&Called> {
+        self.list.get(*self.of_result.get(&message)?)
+    }
+}
+
+impl Called {
+    /// Returns the tool's name, empty for a command in a text, and the readable arguments.
+    pub(super) fn parts<'a>(&self, readings: &'a [Rc<Reading>]) -> (&'a str, &'a str) {
+        let reading = &readings[self.message];
+        let name = match &reading.blocks[self.block].kind {
+            BlockKind::Call { name, .. } => name,
+            BlockKind::Text => "",
+        };
+        (name, &reading.text[self.span.clone()])
+    }
+
+    /// Returns the units of the arguments, by index.
+    pub(super) fn units(&self, reading: &Reading) -> Range<usize> {
+        units_within(reading, &self.span)
+    }
+}

@@ -1,0 +1,275 @@
+//! Recognition of edits: the last successful one of each file, by its path and the beginning of the new
+//! text. An edit is a call of a tool for it, or a shell command that writes a file. Pure.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::calls::{Called, Calls};
+use super::shell::{self, ShellEdit};
+use super::{marked, said, units_within};
+use crate::compact::excerpt::subject::Subject;
+use crate::compact::excerpt::weight::Seeded;
+use crate::compact::message::reading::Reading;
+
+/// Maximum number of files, and of units and bytes of the new text of each.
+const MOST_FILES: usize = 16;
+const TEXT_UNITS: usize = 6;
+const TEXT_BYTES: usize = 200;
+/// Maximum size of a shell command that is shown whole; else its path is.
+const COMMAND_BYTES: usize = 400;
+/// Parts of the names of tools that edit files.
+const TOOLS: [&str; 6] = ["edit", "write", "patch", "replace", "insert", "create"];
+/// Names of arguments, without signs, for the path and the new text.
+const PATHS: [&str; 8] = [
+    "path",
+    "filepath",
+    "file",
+    "filename",
+    "targetfile",
+    "relativepath",
+    "notebookpath",
+    "absolutepath",
+];
+const TEXTS: [&str; 14] = [
+    "new",
+    "newstring",
+    "newstr",
+    "content",
+    "contents",
+    "filetext",
+    "newtext",
+    "replacement",
+    "replace",
+    "text",
+    "codeedit",
+    "inserttext",
+    "newcontent",
+    "newsource",
+];
+/// Names that end a new text.
+const OTHERS: [&str; 9] = [
+    "old",
+    "oldstring",
+    "oldstr",
+    "oldtext",
+    "search",
+    "replaceall",
+    "command",
+    "viewrange",
+    "insertline",
+];
+/// Beginnings of results that say that an edit failed, in lower case.
+const FAILURES: [&str; 6] =
+    ["error", "failed", "no replacement", "no match", "invalid", "could not"];
+
+/// Edit of a file: the unit with its path, and those with the new text.
+struct Edited {
+    path: u64,
+    units: Vec<usize>,
+}
+
+/// Returns the units of the last edit of each file, each with its message, the newest file first.
+pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
+    let is_gone = marked(subject.gone, subject.readings.len());
+    let mut seen: HashSet<u64, Seeded> = HashSet::default();
+    let mut wanted = Vec::new();
+    for call in calls.list.iter().rev() {
+        if seen.len() >= MOST_FILES {
+            break;
+        }
+        let reading = &subject.readings[call.message];
+        let (name, arguments) = call.parts(subject.readings);
+        let name = name.to_lowercase();
+        let is_edit = TOOLS.iter().any(|tool| name.contains(tool)) && !name.contains("todo");
+        let found = if is_edit && !has_failed(subject, call) {
+            edits(reading, call.units(reading))
+        } else if !is_edit && shell::runs_commands(&name) && !has_failed_in_shell(subject, call) {
+            written(reading, call.span.start, arguments)
+        } else {
+            continue;
+        };
+        for edit in found {
+            if seen.insert(edit.path) && is_gone[call.message] {
+                wanted.extend(edit.units.into_iter().map(|unit| (call.message, unit)));
+            }
+        }
+    }
+    wanted
+}
+
+fn has_failed(subject: &Subject<'_>, call: &Called) -> bool {
+    let Some(result) = call.result else { return false };
+    let text = subject.readings[result].text.trim_start();
+    let start = text[..text.floor_char_boundary(80)].to_lowercase();
+    FAILURES.iter().any(|failure| start.contains(failure))
+}
+
+fn has_failed_in_shell(subject: &Subject<'_>, call: &Called) -> bool {
+    let text = |result: usize| subject.readings[result].text.as_str();
+    // What ran behind the edit may have failed, so the exit code says nothing.
+    call.result.is_some_and(|result| shell::has_failed(output(text(result))))
+}
+
+/// Returns an output without the lines before it that say how the command ended.
+fn output(text: &str) -> &str {
+    text.split_once("<output>").map_or(text, |(_, output)| output)
+}
+
+/// Returns the edits of shell commands; `start` is where they stand in the message. The last one of a file
+/// comes first.
+fn written(reading: &Reading, start: usize, commands: &str) -> Vec<Edited> {
+    let place = |span: &Range<usize>| start + span.start..start + span.end;
+    let mut all = Vec::new();
+    for edit in shell::edits(commands) {
+        match edit {
+            ShellEdit::Patch(span) => {
+                all.extend(patched(reading, units_within(reading, &place(&span))));
+            }
+            ShellEdit::File { path, command, text } => {
+                let whole = units_within(reading, &place(&command));
+                let bytes: usize = whole.clone().map(|unit| reading.units[unit].span.len()).sum();
+                let head = match bytes <= COMMAND_BYTES {
+                    true => whole,
+                    false => units_within(reading, &place(&path)),
+                };
+                let mut units: Vec<usize> = head.collect();
+                let text = text.map(|text| units_within(reading, &place(&text)));
+                units.extend(text.into_iter().flat_map(|text| clipped(reading, text)));
+                units.dedup();
+                all.push(Edited { path: path_key(&commands[path]), units });
+            }
+        }
+    }
+    all.reverse();
+    all
+}
+
+/// Returns the edits in a call's arguments: of a patch several, else at most one.
+fn edits(reading: &Reading, units: Range<usize>) -> Vec<Edited> {
+    let line = |unit: usize| said(reading, &reading.units[unit]);
+    let is_patch = units.clone().take(4).any(|unit| {
+        let text = line(unit);
+        text.contains("*** Begin Patch") || text.starts_with("+++ ") || text.starts_with("--- ")
+    });
+    if is_patch {
+        return patched(reading, units);
+    }
+    let named = |unit: usize, names: &[&str]| {
+        argument(line(unit)).filter(|own| names.contains(&own.0.as_str()))
+    };
+    let Some(path) = units.clone().find(|unit| named(*unit, &PATHS).is_some()) else {
+        return Vec::new();
+    };
+    let key = named(path, &PATHS).map_or(0, |(_, value)| path_key(value));
+    let in_record = |unit: &usize| {
+        ["\"new_string\"", "\"new_str\"", "\"newText\""]
+            .iter()
+            .any(|name| line(*unit).contains(name))
+    };
+    let text = units.clone().find(|unit| named(*unit, &TEXTS).is_some());
+    let Some(text) = text.or_else(|| units.clone().rev().find(in_record)) else {
+        return Vec::new();
+    };
+    let mut own = vec![path];
+    let is_other = |unit: &usize| {
+        *unit > text && named(*unit, &PATHS).or_else(|| named(*unit, &OTHERS)).is_some()
+    };
+    own.extend(clipped(reading, (text..units.end).take_while(|unit| !is_other(unit))));
+    own.dedup();
+    vec![Edited { path: key, units: own }]
+}
+
+/// Returns the edits of a patch: each file with its first added lines.
+fn patched(reading: &Reading, units: Range<usize>) -> Vec<Edited> {
+    let line = |unit: usize| said(reading, &reading.units[unit]);
+    let header = |unit: usize| {
+        let text = line(unit);
+        let heads = ["*** Update File: ", "*** Add File: ", "+++ b/", "+++ "];
+        let path = heads.iter().find_map(|head| text.strip_prefix(head))?;
+        // A date may follow. A file that is deleted has no new text.
+        Some(path.split('\t').next()?.trim()).filter(|path| *path != "/dev/null")
+    };
+    let mut edits = Vec::new();
+    let files: Vec<usize> = units.clone().filter(|unit| header(*unit).is_some()).collect();
+    for (place, file) in files.iter().copied().enumerate().take(MOST_FILES) {
+        let end = files.get(place + 1).copied().unwrap_or(units.end);
+        let added = (file + 1..end).filter(|unit| line(*unit).starts_with('+'));
+        let mut own = vec![file];
+        own.extend(clipped(reading, added));
+        edits.push(Edited { path: path_key(header(file).unwrap_or_default()), units: own });
+    }
+    edits
+}
+
+/// Returns a key that equal paths share, however they are quoted.
+fn path_key(path: &str) -> u64 {
+    let path = path.trim().trim_matches(['\'', '"']);
+    xxh3_64(path.strip_prefix("./").unwrap_or(path).as_bytes())
+}
+
+/// Returns the first units, within their maximum.
+fn clipped(reading: &Reading, units: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut bytes = 0;
+    units
+        .take(TEXT_UNITS)
+        .take_while(|unit| {
+            let is_first = bytes == 0;
+            bytes += reading.units[*unit].span.len();
+            is_first || bytes <= TEXT_BYTES
+        })
+        .collect()
+}
+
+/// Returns the name of the argument that begins on a line, without signs and in lower case, and the rest
+/// of the line.
+fn argument(line: &str) -> Option<(String, &str)> {
+    let (name, value) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, "")))?;
+    let is_name = name.len() <= 24
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    let plain = || name.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
+    is_name.then(|| (plain().to_lowercase(), value.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compact::message::reading::Reading;
+    use crate::wire::Protocol;
+
+    /// Returns the texts of the units of each edit in the arguments of a call.
+    fn found(arguments: &serde_json::Value) -> Vec<Vec<String>> {
+        let arguments = serde_json::Value::String(arguments.to_string());
+        let raw = format!(
+            r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"a","type":"function","function":{{"name":"edit","arguments":{arguments}}}}}]}}"#
+        );
+        let reading = Reading::of(&Protocol::Chat.read_message(&raw).expect("a message"));
+        let texts = |edit: Edited| {
+            let line = |unit: usize| said(&reading, &reading.units[unit]).to_owned();
+            edit.units.into_iter().map(line).collect()
+        };
+        let units = units_within(&reading, &(0..reading.text.len()));
+        edits(&reading, units).into_iter().map(texts).collect()
+    }
+
+    #[test]
+    fn an_edit_is_its_path_and_the_beginning_of_the_new_text() {
+        let replaced = serde_json::json!({"file_path": "src/a.rs", "old_string": "old()\nolder()",
+            "new_string": "new()\nnewer()"});
+        assert_eq!(found(&replaced), [["file_path: src/a.rs", "new_string: new()", "newer()"]]);
+        let long: String = (0..99).map(|line| format!("line {line} of the file\n")).collect();
+        let written = serde_json::json!({"path": "b.rs", "content": long});
+        let own = &found(&written)[0];
+        assert_eq!(own.len(), 1 + TEXT_UNITS, "{own:?}");
+        let viewed = serde_json::json!({"command": "view", "path": "b.rs"});
+        assert_eq!(found(&viewed), Vec::<Vec<String>>::new());
+    }
+
+    #[test]
+    fn a_patch_has_an_edit_for_each_file() {
+        let patch = "*** Begin Patch\n*** Update File: a.rs\n@@\n-old\n+new\n*** Add File: b.rs\n+all\n*** End Patch";
+        let found = found(&serde_json::json!({ "input": patch }));
+        assert_eq!(found, [["*** Update File: a.rs", "+new"], ["*** Add File: b.rs", "+all"]]);
+    }
+}

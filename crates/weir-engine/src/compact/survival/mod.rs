@@ -1,0 +1,134 @@
+//! Survival: the parts of removed messages that a note has first, before parts of more worth. Rules
+//! of users and of instruction files, open tasks, errors not yet resolved, and the last edit of each
+//! file. Pure, linear in the conversation, and within a stated room.
+//!
+//! `rules`, `tasks`, `errors` and `edits` recognise one kind each. `room` shares the room among kinds
+//! and messages, so that no message crowds out another. `calls` pairs calls with their results, `outputs`
+//! recognises those of agents without tools, `shell` reads the files that commands write.
+
+mod calls;
+mod edits;
+mod errors;
+mod outputs;
+mod room;
+mod rules;
+mod shell;
+mod tasks;
+mod words;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::excerpt::subject::Subject;
+use super::message::reading::{Reading, Unit};
+use calls::Calls;
+use room::Room;
+use rules::{Conversation, RulesOf};
+
+/// Shares of the room, in hundredths. Each kind may take its own; rules then take the rest.
+const RULES_PERCENT: f64 = 60.0;
+const TASKS_PERCENT: f64 = 20.0;
+const ERRORS_PERCENT: f64 = 20.0;
+const EDITS_PERCENT: f64 = 25.0;
+
+/// Tags around instructions that agents put into a user's message.
+const INSTRUCTION_TAGS: [&str; 9] = [
+    "system-reminder",
+    "INSTRUCTIONS",
+    "instructions",
+    "user_instructions",
+    "project_instructions",
+    "custom_instructions",
+    "user_rules",
+    "rules",
+    "always_applied_workspace_rules",
+];
+
+/// Units of a message that go into a note first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) message: usize,
+    pub(crate) units: Range<usize>,
+}
+
+/// Returns the claims of the messages that a note replaces, in order of precedence, together of at most
+/// `room_tokens` by estimate.
+pub(crate) fn claims(subject: &Subject<'_>, room_tokens: f64) -> Vec<Claim> {
+    let mut room = Room::new(subject, room_tokens);
+    let share = |percent: f64| room_tokens * percent / 100.0;
+    let calls = Calls::of(subject.readings);
+    let mut rules = rules::of(&conversation(subject), &calls);
+    room.share_fairly(&mut rules, share(RULES_PERCENT));
+    room.take(tasks::of(subject, &calls), share(TASKS_PERCENT));
+    room.take(errors::of(subject, &calls), share(ERRORS_PERCENT));
+    room.take(edits::of(subject, &calls), share(EDITS_PERCENT));
+    room.share_fairly(&mut rules, room_tokens);
+    room.share_surplus(&mut rules);
+    room.into_claims()
+}
+
+/// Returns the units that show a task in a state which is over, each with its message. No claim holds one.
+pub(crate) fn outdated_tasks(subject: &Subject<'_>) -> BTreeSet<(usize, usize)> {
+    tasks::outdated(subject, &Calls::of(subject.readings))
+}
+
+/// Returns the size of the rules that the messages claim of a note with this room, by estimate. The surplus
+/// is none of it: for that, no note is written again.
+pub(crate) fn rules_tokens(subject: &Subject<'_>, room_tokens: f64) -> f64 {
+    let mut room = Room::new(subject, room_tokens);
+    let mut rules = rules::of(&conversation(subject), &Calls::of(subject.readings));
+    room.share_fairly(&mut rules, room_tokens * RULES_PERCENT / 100.0);
+    room.taken_tokens()
+}
+
+/// Rule of a message that is not sent whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) message: usize,
+    /// Index of its unit.
+    pub(crate) unit: usize,
+}
+
+/// Returns the rules of the messages `gone` that no message of `kept` repeats, in order. A repeated rule is
+/// listed once.
+pub(crate) fn rules(readings: &[Rc<Reading>], gone: &[usize], kept: &[usize]) -> Vec<Rule> {
+    let conversation = Conversation { readings, gone, kept, notes: &[] };
+    let found = rules::of(&conversation, &Calls::of(readings));
+    let of = |own: RulesOf| {
+        let message = own.message;
+        own.units.into_iter().map(move |unit| Rule { message, unit })
+    };
+    found.into_iter().flat_map(of).collect()
+}
+
+/// Returns a key that equal rules share, however they are indented or quoted.
+pub(crate) fn key(rule: &str) -> u64 {
+    rules::key(rule)
+}
+
+fn conversation<'a>(subject: &Subject<'a>) -> Conversation<'a> {
+    let Subject { readings, gone, kept, notes, .. } = *subject;
+    Conversation { readings, gone, kept, notes }
+}
+
+/// Returns the units that have a part of a span, by index.
+fn units_within(reading: &Reading, span: &Range<usize>) -> Range<usize> {
+    let first = reading.units.partition_point(|unit| unit.span.end <= span.start);
+    let end = reading.units.partition_point(|unit| unit.span.start < span.end);
+    first..end.max(first)
+}
+
+/// Returns the text of a unit.
+fn said<'a>(reading: &'a Reading, unit: &Unit) -> &'a str {
+    &reading.text[unit.span.clone()]
+}
+
+/// Marks the messages of a list of indexes.
+fn marked(messages: &[usize], all: usize) -> Vec<bool> {
+    let mut marks = vec![false; all];
+    for message in messages {
+        marks[*message] = true;
+    }
+    marks
+}

@@ -1,0 +1,201 @@
+//! Recognition of rules: sentences in which a user, or an instruction file, says what must and must not be
+//! done. Results of tools have none, unless the tool read an instruction file. Pure.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use memchr::memmem;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::calls::Calls;
+use super::outputs::is_output;
+use super::{INSTRUCTION_TAGS, said, words};
+use crate::compact::excerpt::weight::Seeded;
+use crate::compact::message::reading::{BlockKind, Reading};
+use crate::wire::Role;
+
+/// Bytes of a message that are searched for rules, and maximum number found in it.
+const SCANNED_BYTES: usize = 256 << 10;
+const MOST_RULES: usize = 512;
+/// Bytes of a call's arguments that are searched for the name of an instruction file.
+const NAMED_BYTES: usize = 4096;
+/// Files with instructions for agents.
+const INSTRUCTION_FILES: [&str; 7] = [
+    "CLAUDE.md",
+    "AGENTS.md",
+    "GEMINI.md",
+    "CLAUDE.local.md",
+    ".cursorrules",
+    ".windsurfrules",
+    "copilot-instructions.md",
+];
+/// Headings of instruction files that agents put into a user's message.
+const HEADINGS: [&str; 3] = ["# AGENTS.md instructions", "# CLAUDE.md", "Contents of "];
+
+/// Rules of one message.
+#[derive(Debug, Clone)]
+pub(super) struct RulesOf {
+    pub(super) message: usize,
+    /// Its units with rules: strong ones first, in order.
+    pub(super) units: Vec<usize>,
+    /// Whether a tool has read it from an instruction file.
+    pub(super) is_read: bool,
+    /// Room that it has so far.
+    pub(super) taken_tokens: f64,
+}
+
+/// Messages of a conversation, with those that stay.
+pub(super) struct Conversation<'a> {
+    pub(super) readings: &'a [Rc<Reading>],
+    /// Messages that are not sent, in order.
+    pub(super) gone: &'a [usize],
+    pub(super) kept: &'a [usize],
+    /// Notes that stay.
+    pub(super) notes: &'a [Rc<Reading>],
+}
+
+/// Returns the rules of the messages that a note replaces, in order. One that still stands in a kept
+/// message or an earlier note is left out, and so is a repeated one.
+pub(super) fn of(conversation: &Conversation<'_>, calls: &Calls) -> Vec<RulesOf> {
+    let Conversation { readings, gone, kept, notes } = conversation;
+    let mut seen: HashSet<u64, Seeded> = HashSet::default();
+    for reading in kept.iter().map(|message| &readings[*message]).chain(*notes) {
+        see(reading, &mut seen);
+    }
+    let mut all = Vec::new();
+    for message in gone.iter().copied() {
+        let reading = &readings[message];
+        let is_read = match reading.role {
+            Role::User if is_output(readings, message) => continue,
+            Role::User => false,
+            Role::Tool if is_instruction_file(readings, calls, message) => true,
+            _ => continue,
+        };
+        let found = reading.rules.get(is_read, || rules(reading, is_read));
+        let mut units: Vec<usize> = found.iter().map(|unit| *unit as usize).collect();
+        units.retain(|unit| seen.insert(key(said(reading, &reading.units[*unit]))));
+        if !units.is_empty() {
+            all.push(RulesOf { message, units, is_read, taken_tokens: 0.0 });
+        }
+    }
+    all
+}
+
+/// Returns the units of a message that are rules, the strong ones first.
+fn rules(reading: &Reading, is_read: bool) -> Vec<usize> {
+    let end = reading.text.floor_char_boundary(SCANNED_BYTES);
+    let instructions = match is_read {
+        true => std::iter::once(0..end).collect(),
+        false => instructions(&reading.text[..end]),
+    };
+    let (mut strong, mut weak) = (Vec::new(), Vec::new());
+    let mut is_command = false;
+    for (index, unit) in reading.units.iter().enumerate() {
+        if unit.span.end > end || strong.len() + weak.len() >= MOST_RULES {
+            break;
+        }
+        let text = said(reading, unit);
+        let is_instruction = instructions.iter().any(|own| own.contains(&unit.span.start));
+        if let Some(fence) = text.trim_start().strip_prefix("```") {
+            let is_shell = matches!(fence.trim(), "" | "bash" | "sh" | "shell" | "console");
+            is_command = !is_command && is_instruction && is_shell;
+            continue;
+        }
+        let is_text = matches!(reading.blocks[unit.block as usize].kind, BlockKind::Text);
+        if words::obliges(text) && is_text {
+            strong.push(index);
+        } else if is_instruction && (is_command || words::advises(text)) {
+            weak.push(index);
+        }
+    }
+    strong.extend(weak);
+    strong
+}
+
+/// Returns the parts of a user's message that an agent took from instruction files.
+fn instructions(text: &str) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    for tag in INSTRUCTION_TAGS {
+        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+        let mut from = 0;
+        while let Some(at) = memmem::find(&text.as_bytes()[from..], open.as_bytes()) {
+            let start = from + at + open.len();
+            let end = memmem::find(&text.as_bytes()[start..], close.as_bytes())
+                .map_or(text.len(), |length| start + length);
+            parts.push(start..end);
+            from = end;
+        }
+    }
+    for heading in HEADINGS {
+        let at = memmem::find(text.as_bytes(), heading.as_bytes());
+        let is_line = |at: &usize| *at == 0 || text.as_bytes()[at - 1] == b'\n';
+        let Some(start) = at.filter(is_line) else { continue };
+        let line = text[start..].lines().next().unwrap_or_default();
+        if heading != "Contents of " || names_instructions(line) {
+            parts.push(start..text.len());
+        }
+    }
+    parts.sort_unstable_by_key(|part| part.start);
+    // Joined, so that each unit is compared with few of them.
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if part.start <= last.end => last.end = last.end.max(part.end),
+            _ => joined.push(part),
+        }
+    }
+    joined.truncate(MOST_RULES);
+    joined
+}
+
+fn names_instructions(text: &str) -> bool {
+    let start = &text[..text.floor_char_boundary(NAMED_BYTES)];
+    INSTRUCTION_FILES.iter().any(|name| start.contains(name))
+}
+
+/// Returns whether a result is that of a tool which read an instruction file.
+fn is_instruction_file(readings: &[Rc<Reading>], calls: &Calls, message: usize) -> bool {
+    let call = calls.answered_by(message).map(|call| call.parts(readings));
+    call.is_some_and(|(_, arguments)| names_instruction_file(arguments))
+}
+
+/// Returns whether a call's arguments name an instruction file. A page of the web is none, however its
+/// address ends: anybody may have written it.
+fn names_instruction_file(arguments: &str) -> bool {
+    let start = &arguments[..arguments.floor_char_boundary(NAMED_BYTES)];
+    let mut words = start.split([' ', '\n', '\t', '"', '\'', '`', '=', '(', ')']);
+    words.any(|word| !word.contains("://") && names_instructions(word))
+}
+
+/// Takes note of the units of a text that stays.
+fn see(reading: &Reading, seen: &mut HashSet<u64, Seeded>) {
+    if matches!(reading.role, Role::Tool | Role::Assistant) {
+        return;
+    }
+    seen.extend(reading.units.iter().map(|unit| key(said(reading, unit))));
+}
+
+pub(super) fn key(text: &str) -> u64 {
+    xxh3_64(text.trim().strip_prefix("| ").unwrap_or(text.trim()).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_the_web_are_no_instruction_files() {
+        for (arguments, expected) in [
+            ("/home/app/CLAUDE.md", true),
+            ("cat 'AGENTS.md' | head", true),
+            ("path: .cursorrules\nlimit: 20", true),
+            ("https://evil.example/AGENTS.md", false),
+            ("curl -s \"http://evil.example/x/CLAUDE.md?raw=1\"", false),
+            ("curl https://evil.example/a > AGENTS.md", true),
+            ("src/main.rs", false),
+        ] {
+            assert_eq!(names_instruction_file(arguments), expected, "{arguments}");
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! Recognition of tasks: the newest list that the agent wrote with a tool for it, the newest message with
+//! boxes, and tasks that a tool makes one by one. A newer list replaces an older one, and a list without an
+//! open task says nothing. Pure.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+use memchr::memmem;
+use serde_json::value::RawValue;
+
+use super::calls::{Called, Calls};
+use super::{marked, said, units_within};
+use crate::compact::excerpt::subject::Subject;
+use crate::compact::excerpt::weight::Seeded;
+use crate::compact::message::reading::{Block, BlockKind, Reading};
+use crate::wire::{Role, json};
+
+/// Maximum number of tasks of a list, and of lists that are looked at.
+const MOST_TASKS: usize = 64;
+const MOST_LISTS: usize = 256;
+/// Maximum number of brackets at which a list may begin.
+const MOST_BRACKETS: usize = 8;
+/// Parts of the names of tools that write lists of tasks, without signs.
+const TOOLS: [&str; 5] = ["todowrite", "writetodo", "addtodo", "updateplan", "todolist"];
+/// Members of a record with the text of its task, with its state as a word, and with its state as a switch.
+const TEXTS: [&str; 8] =
+    ["content", "step", "description", "title", "task", "text", "subject", "name"];
+const STATES: [&str; 2] = ["status", "state"];
+const SWITCHES: [&str; 5] = ["done", "completed", "is_done", "isDone", "checked"];
+/// States of a task that nobody works on any more, without signs.
+const DONE: [&str; 10] = [
+    "completed",
+    "complete",
+    "done",
+    "finished",
+    "closed",
+    "cancelled",
+    "canceled",
+    "deleted",
+    "skipped",
+    "abandoned",
+];
+
+/// Task with its place.
+#[derive(Debug, Clone)]
+struct Task {
+    message: usize,
+    span: Range<usize>,
+    /// Its text, in lower case and without marks.
+    text: String,
+    /// Its name in changes of the list, if it has one.
+    id: Option<String>,
+    is_done: bool,
+}
+
+/// List of tasks of one call or message.
+#[derive(Debug, Clone)]
+struct List {
+    tasks: Vec<Task>,
+    /// Whether older lists hold what it does not name.
+    is_partial: bool,
+}
+
+/// Tasks of a conversation by their newest state.
+#[derive(Debug, Default)]
+struct Tasks {
+    open: Vec<Task>,
+    done: Vec<Task>,
+    /// States that a newer list, or a newer state, replaces.
+    outdated: Vec<Task>,
+}
+
+/// Returns the units with open tasks, each with its message, in order. A done task is one of them only if a
+/// note that stays still shows it as open.
+pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
+    let is_gone = marked(subject.gone, subject.readings.len());
+    let tasks = tasks(subject.readings, calls);
+    let is_corrected = |task: &&Task| shows_open(subject.notes, &task.text);
+    let mut wanted: Vec<&Task> = tasks.open.iter().take(2 * MOST_TASKS).collect();
+    wanted.extend(tasks.done.iter().filter(is_corrected).take(MOST_TASKS));
+    wanted.retain(|task| is_gone[task.message]);
+    let mut units = Vec::new();
+    for task in wanted {
+        let reading = &subject.readings[task.message];
+        units.extend(units_within(reading, &task.span).map(|unit| (task.message, unit)));
+    }
+    units
+}
+
+/// Returns the units, each with its message, that show a task in a state which is over: nobody needs them.
+pub(super) fn outdated(subject: &Subject<'_>, calls: &Calls) -> BTreeSet<(usize, usize)> {
+    let readings = subject.readings;
+    let tasks = tasks(readings, calls);
+    let is_wanted = |task: &&Task| !task.is_done || shows_open(subject.notes, &task.text);
+    let units = |task: &Task| {
+        let message = task.message;
+        units_within(&readings[message], &task.span).map(move |unit| (message, unit))
+    };
+    let mut over: BTreeSet<(usize, usize)> =
+        tasks.outdated.iter().chain(&tasks.done).flat_map(units).collect();
+    for unit in tasks.open.iter().chain(&tasks.done).filter(is_wanted).flat_map(units) {
+        over.remove(&unit);
+    }
+    // The words of a user stay theirs.
+    over.retain(|(message, _)| readings[*message].role == Role::Assistant);
+    over
+}
+
+fn tasks(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
+    let mut of_tools = current(lists_of_tools(readings, calls));
+    let mut of_boxes = current(boxes(readings));
+    // Each form corrects the other by equal texts; a list of a tool also replaces boxes of the agent.
+    correct(&mut of_tools, &of_boxes);
+    correct(&mut of_boxes, &of_tools);
+    let newest = |tasks: &Tasks| tasks.open.iter().chain(&tasks.done).map(|own| own.message).max();
+    if let Some(newest) = newest(&of_tools) {
+        let is_replaced = |task: &mut Task| {
+            task.message < newest && readings[task.message].role == Role::Assistant
+        };
+        of_boxes.outdated.extend(of_boxes.open.extract_if(.., is_replaced));
+    }
+    let mut all = of_tools;
+    for more in [of_boxes, made(readings, calls)] {
+        all.open.extend(more.open);
+        all.done.extend(more.done);
+        all.outdated.extend(more.outdated);
+    }
+    all
+}
+
+/// Moves the tasks that a newer one of `other` with the same text says are done.
+fn correct(tasks: &mut Tasks, other: &Tasks) {
+    let done: HashMap<&str, usize, Seeded> =
+        other.done.iter().map(|task| (task.text.as_str(), task.message)).collect();
+    let is_over = |task: &mut Task| done.get(task.text.as_str()) > Some(&task.message);
+    tasks.outdated.extend(tasks.open.extract_if(.., is_over));
+}
+
+/// Sorts the tasks of lists, the newest list first.
+fn current(lists: impl Iterator<Item = List>) -> Tasks {
+    let mut tasks = Tasks::default();
+    let mut named: HashSet<String, Seeded> = HashSet::default();
+    let mut is_replaced = false;
+    for list in lists.take(MOST_LISTS) {
+        let mut own: Vec<Task> = Vec::new();
+        // The last state in a message counts.
+        for task in list.tasks.into_iter().rev() {
+            let is_new = named.insert(task.id.clone().unwrap_or_else(|| task.text.clone()));
+            match is_new && !is_replaced {
+                true => own.push(task),
+                false => tasks.outdated.push(task),
+            }
+        }
+        own.reverse();
+        let (done, open): (Vec<Task>, Vec<Task>) = own.into_iter().partition(|task| task.is_done);
+        tasks.open.extend(open);
+        tasks.done.extend(done);
+        is_replaced |= !list.is_partial;
+    }
+    tasks
+}
+
+/// Returns the lists that calls of tools for it wrote, the newest first.
+fn lists_of_tools<'a>(
+    readings: &'a [Rc<Reading>],
+    calls: &'a Calls,
+) -> impl Iterator<Item = List> + 'a {
+    let is_list = |call: &&Called| is_list(call.parts(readings).0) && !has_failed(readings, call);
+    calls.list.iter().rev().filter(is_list).map(|call| {
+        let (_, arguments) = call.parts(readings);
+        let is_partial = arguments.lines().any(|line| line.trim() == "merge: true");
+        let mut tasks = records(call.message, call.span.start, arguments);
+        if tasks.is_empty() {
+            tasks = boxes_of(&readings[call.message], call.message, &call.span, true);
+        }
+        List { tasks, is_partial }
+    })
+}
+
+fn is_list(name: &str) -> bool {
+    let plain = plain(name);
+    TOOLS.iter().any(|tool| plain.contains(tool)) || plain == "todos"
+}
+
+fn has_failed(readings: &[Rc<Reading>], call: &Called) -> bool {
+    let Some(result) = call.result else { return false };
+    let text = readings[result].text.trim_start();
+    let start = text[..text.floor_char_boundary(40)].to_lowercase();
+    ["error", "<tool_use_error>", "invalid", "failed"].iter().any(|word| start.starts_with(word))
+}
+
+/// Returns the records of the first list in the arguments of a call, which stand at `start` of the message.
+fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
+    let list = |(open, _): (usize, &str)| {
+        let values = serde_json::Deserializer::from_str(&arguments[open..]);
+        let list: Vec<&RawValue> = values.into_iter().next()?.ok()?;
+        list.first().is_some_and(|first| first.get().starts_with(['{', '"'])).then_some(list)
+    };
+    // A text before the list may have brackets.
+    let list = arguments.match_indices('[').take(MOST_BRACKETS).find_map(list);
+    let task = |raw: &RawValue| {
+        let raw = raw.get();
+        // Records are parts of the arguments.
+        let at = start + (raw.as_ptr() as usize - arguments.as_ptr() as usize);
+        let span = at..at + raw.len();
+        let Some(members) = json::members(raw) else {
+            let text = plain_text(&json::string(raw).unwrap_or_default());
+            return Task { message, span, text, id: None, is_done: false };
+        };
+        let member = |names: &[&str]| {
+            let own = |wanted: &&str| members.iter().find(|(name, _)| name == wanted);
+            names.iter().find_map(own).map(|(_, value)| *value)
+        };
+        let text = member(&TEXTS).and_then(json::string).unwrap_or_default();
+        let state = member(&STATES).and_then(json::string).unwrap_or_default();
+        let is_done = DONE.contains(&plain(&state).as_str())
+            || SWITCHES.iter().any(|name| member(&[name]) == Some("true"));
+        let id = member(&["id"]).map(str::to_owned);
+        Task { message, span, text: plain_text(&text), id, is_done }
+    };
+    // A change of a list may name a task by its ID alone.
+    let is_task = |task: &Task| !task.text.is_empty() || (task.id.is_some() && task.is_done);
+    let list = list.unwrap_or_default().into_iter();
+    list.map(task).filter(is_task).take(MOST_TASKS).collect()
+}
+
+/// Returns the lists of boxes in texts, and in what the agent wrote into files, the newest first.
+fn boxes(readings: &[Rc<Reading>]) -> impl Iterator<Item = List> {
+    let of_block = |message: usize, block: &Block| {
+        let reading = &readings[message];
+        let is_text = match &block.kind {
+            BlockKind::Text => true,
+            BlockKind::Call { name, .. } if is_list(name) => return None,
+            BlockKind::Call { .. } => false,
+        };
+        let tasks = boxes_of(reading, message, &block.span, !is_text);
+        // An edit names the lines that it changes; a single ticked box reports one task of a list.
+        let is_edit = !is_text
+            && reading.text[block.span.clone()].lines().any(|line| names_text(line) == Some(true));
+        let is_partial = is_edit || (tasks.len() == 1 && tasks[0].is_done);
+        (!tasks.is_empty()).then_some(List { tasks, is_partial })
+    };
+    let is_speaker =
+        |message: &usize| matches!(readings[*message].role, Role::User | Role::Assistant);
+    (0..readings.len()).rev().filter(is_speaker).flat_map(move |message| {
+        let blocks = readings[message].blocks.iter().rev();
+        blocks.filter_map(|block| of_block(message, block)).collect::<Vec<List>>()
+    })
+}
+
+/// Returns whether an argument that begins on a line is the old text of an edit. `None` if none begins there.
+fn names_text(line: &str) -> Option<bool> {
+    let is_name = |name: &str| name.len() <= 24 && !name.contains(char::is_whitespace);
+    let (name, _) = line.split_once(':').filter(|(name, _)| is_name(name))?;
+    let name = plain(name);
+    let is_other = ["new", "path", "file", "replace", "content", "text"]
+        .iter()
+        .any(|own| name.starts_with(own));
+    match name.starts_with("old") {
+        true => Some(true),
+        false => is_other.then_some(false),
+    }
+}
+
+/// Returns the tasks of boxes in a part of a message.
+fn boxes_of(reading: &Reading, message: usize, span: &Range<usize>, is_call: bool) -> Vec<Task> {
+    let own = &reading.text[span.clone()];
+    if memmem::find(own.as_bytes(), b"[ ]").is_none()
+        && !own.contains("[x]")
+        && !own.contains("[X]")
+    {
+        return Vec::new();
+    }
+    let mut tasks = Vec::new();
+    let (mut start, mut is_old) = (span.start, false);
+    for line in own.split_inclusive('\n') {
+        let place = start..start + line.trim_end().len();
+        start += line.len();
+        if is_call && let Some(names_old) = names_text(line) {
+            is_old = names_old;
+        }
+        if is_old {
+            continue;
+        }
+        let Some((text, is_done)) = ticked(line) else { continue };
+        tasks.push(Task { message, span: place, text: plain_text(text), id: None, is_done });
+        if tasks.len() == MOST_TASKS {
+            break;
+        }
+    }
+    tasks
+}
+
+/// Returns the text of a line with a box, and whether it is ticked.
+fn ticked(line: &str) -> Option<(&str, bool)> {
+    // The name of the argument of a call, and the marks of a patch, may stand before it.
+    let line = line.trim();
+    let line = match line.split_once(": ") {
+        Some((name, rest))
+            if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') =>
+        {
+            rest
+        }
+        _ => line,
+    };
+    let line =
+        line.trim_start_matches(|letter: char| letter.is_ascii_digit() || ".)".contains(letter));
+    let line = line.trim_start_matches(['-', '*', '+', ' ', '\t']);
+    let (mark, text) = line.strip_prefix('[')?.split_once(']')?;
+    let is_done = match mark {
+        " " | "" | "-" | "~" | ">" | "/" => false,
+        "x" | "X" | "✓" | "✔" | "✅" => true,
+        _ => return None,
+    };
+    let is_task = text.starts_with(' ') && !text.trim().is_empty();
+    is_task.then(|| (text.trim(), is_done))
+}
+
+/// Returns the tasks that a tool makes one by one, as `TaskCreate` and `TaskUpdate` do.
+fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
+    let mut tasks = Tasks::default();
+    let mut by_id: Vec<(String, Task)> = Vec::new();
+    let value = |arguments: &str, name: &str| {
+        arguments.lines().find_map(|line| {
+            let (own, value) = line.split_once(": ")?;
+            (plain(own) == name).then(|| value.trim().to_owned())
+        })
+    };
+    for call in calls.list.iter().filter(|call| !has_failed(readings, call)) {
+        let (name, arguments) = call.parts(readings);
+        match plain(name).as_str() {
+            "taskcreate" => {
+                let Some(text) = value(arguments, "subject") else { continue };
+                // "Task #3 created": the number names it later.
+                let result = call.result.map_or("", |result| readings[result].text.as_str());
+                let number = result.split_once('#').map_or("", |(_, rest)| rest);
+                let id: String = number.chars().take_while(char::is_ascii_digit).collect();
+                let (message, span) = (call.message, call.span.clone());
+                let text = plain_text(&text);
+                let task = Task { message, span, text, id: None, is_done: false };
+                by_id.push((id, task));
+            }
+            "taskupdate" => {
+                let id = value(arguments, "taskid").unwrap_or_default();
+                let state = value(arguments, "status").unwrap_or_default();
+                let own = by_id.iter_mut().rev().find(|(own, _)| !id.is_empty() && *own == id);
+                if let Some((_, task)) = own {
+                    task.is_done = DONE.contains(&plain(&state).as_str());
+                }
+            }
+            _ => {}
+        }
+    }
+    let by_id = by_id.into_iter().map(|(_, task)| task);
+    let (over, open): (Vec<Task>, Vec<Task>) = by_id.partition(|task| task.is_done);
+    tasks.open = open;
+    tasks.outdated = over;
+    tasks
+}
+
+/// Returns whether a note shows a task as open, and not as done.
+fn shows_open(notes: &[Rc<Reading>], text: &str) -> bool {
+    let (mut is_open, mut is_done) = (false, false);
+    for note in notes {
+        for unit in &note.units {
+            let shown = said(note, unit);
+            let lower = shown.to_lowercase();
+            if text.is_empty() || !lower.contains(text) {
+                continue;
+            }
+            let boxed = shown.lines().find_map(ticked).map(|(_, is_done)| is_done);
+            let own = boxed.unwrap_or_else(|| DONE.iter().any(|word| lower.contains(word)));
+            is_open |= !own;
+            is_done |= own;
+        }
+    }
+    is_open && !is_done
+}
+
+/// Returns a name in lower case and without signs.
+fn plain(name: &str) -> String {
+    name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+/// Returns a task's text in lower case, without the marks around it.
+fn plain_text(text: &str) -> String {
+    let is_mark = |letter: char| letter.is_whitespace() || "*_~`.".contains(letter);
+    text.trim_matches(is_mark).to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::wire::Protocol;
+
+    fn said_by(role: &str, text: &str) -> Value {
+        json!({"role": role, "content": text})
+    }
+
+    fn call(name: &str, arguments: &Value) -> Value {
+        let function = json!({"name": name, "arguments": arguments.to_string()});
+        let call = json!({"id": "a", "type": "function", "function": function});
+        json!({"role": "assistant", "content": null, "tool_calls": [call]})
+    }
+
+    fn todos(states: &[(&str, &str)]) -> Value {
+        let task = |(content, status): &(&str, &str)| json!({"content": content, "status": status});
+        call("TodoWrite", &json!({"todos": states.iter().map(task).collect::<Vec<Value>>()}))
+    }
+
+    /// Returns the texts of the open tasks, and of the outdated states.
+    fn found(messages: &[Value]) -> (Vec<String>, usize) {
+        let read = |raw: &Value| {
+            let raw = raw.to_string();
+            Rc::new(Reading::of(&Protocol::Chat.read_message(&raw).expect("a message")))
+        };
+        let readings: Vec<Rc<Reading>> = messages.iter().map(read).collect();
+        let tasks = tasks(&readings, &Calls::of(&readings));
+        (tasks.open.into_iter().map(|task| task.text).collect(), tasks.outdated.len())
+    }
+
+    #[test]
+    fn a_newer_list_replaces_the_older() {
+        let older = todos(&[("grease", "in_progress"), ("paint", "pending"), ("lift", "pending")]);
+        let newer = todos(&[("grease", "completed"), ("paint", "in_progress")]);
+        assert_eq!(found(&[older.clone(), newer]), (vec!["paint".to_owned()], 3));
+        let done = todos(&[("grease", "completed"), ("paint", "cancelled")]);
+        assert_eq!(found(&[older.clone(), done]), (vec![], 3));
+        let refused = json!({"role": "tool", "tool_call_id": "a", "content": "Error: no list"});
+        assert_eq!(found(&[older.clone(), todos(&[("a", "completed")]), refused]).0.len(), 3);
+        let plan = json!({"explanation": "first part is completed", "plan": [
+            {"step": "grease", "status": "completed"}, {"step": "paint", "status": "pending"}]});
+        assert_eq!(found(&[older, call("update_plan", &plan)]), (vec!["paint".to_owned()], 3));
+    }
+
+    #[test]
+    fn a_change_of_a_list_names_some_of_its_tasks() {
+        let list = json!({"merge": false, "todos": [
+            {"id": "1", "content": "grease", "status": "pending"},
+            {"id": "2", "content": "paint", "status": "pending"}]});
+        let change = json!({"merge": true, "todos": [{"id": "1", "status": "completed"}]});
+        let messages = [call("todo_write", &list), call("todo_write", &change)];
+        assert_eq!(found(&messages), (vec!["paint".to_owned()], 1));
+    }
+
+    #[test]
+    fn boxes_have_their_newest_state() {
+        let list = said_by("user", "Please:\n- [ ] grease\n- [x] paint\n1. [ ] **lift**\n[ ]");
+        assert_eq!(
+            found(std::slice::from_ref(&list)),
+            (vec!["grease".to_owned(), "lift".to_owned()], 0)
+        );
+        let one = said_by("assistant", "- [x] grease");
+        assert_eq!(found(&[list.clone(), one]), (vec!["lift".to_owned()], 1));
+        let all = said_by("assistant", "- [x] grease\n- [x] paint\n- [x] lift");
+        assert_eq!(found(&[list.clone(), all]).0, Vec::<String>::new());
+        let other = said_by("assistant", "- [ ] call\n- [ ] write");
+        assert_eq!(found(&[list.clone(), other]).0, ["call", "write"]);
+        let edit =
+            json!({"path": "TODO.md", "old_string": "- [ ] lift", "new_string": "- [x] lift"});
+        assert_eq!(found(&[list.clone(), call("edit", &edit)]).0, ["grease"]);
+        let added = json!({"path": "TODO.md", "new_string": "- [ ] lift\n- [ ] row",
+            "old_string": "- [ ] lift"});
+        assert_eq!(found(&[list.clone(), call("edit", &added)]).0, ["lift", "row", "grease"]);
+        // A list of a tool says that a user's task is done.
+        let done = todos(&[("lift", "completed"), ("see", "pending")]);
+        assert_eq!(found(&[list, done]).0, ["see", "grease"]);
+    }
+
+    #[test]
+    fn tasks_made_one_by_one_are_open_until_they_are_done() {
+        let create =
+            |subject: &str| call("TaskCreate", &json!({"subject": subject, "description": "d"}));
+        let made = |number: usize| {
+            let content = format!("Task #{number} created successfully");
+            json!({"role": "tool", "tool_call_id": "a", "content": content})
+        };
+        let update =
+            |id: &str, status: &str| call("TaskUpdate", &json!({"taskId": id, "status": status}));
+        let mut messages = vec![create("grease"), made(1), create("paint"), made(2)];
+        messages.push(update("1", "in_progress"));
+        assert_eq!(found(&messages).0, ["grease", "paint"]);
+        messages.push(update("1", "completed"));
+        assert_eq!(found(&messages), (vec!["paint".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_note_that_shows_a_done_task_as_open_is_noticed() {
+        let note = |text: &str| [Rc::new(Reading::of_text(Role::User, text))];
+        for (text, expected) in [
+            (r#"#3 > todos: {"content":"paint","status":"pending"}"#, true),
+            (r#"#3 > todos: {"content":"paint","status":"completed"}"#, false),
+            ("- [ ] Paint", true),
+            ("- [x] Paint", false),
+            ("nothing", false),
+        ] {
+            assert_eq!(shows_open(&note(text), "paint"), expected, "{text}");
+        }
+    }
+}

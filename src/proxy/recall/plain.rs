@@ -1,0 +1,73 @@
+//! Answers that come whole: held until no call of the recall tool is left, and joined to one.
+
+use http::HeaderValue;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+
+use super::{Recall, is_readable};
+use crate::proxy::error::ProxyError;
+use crate::proxy::headers;
+use crate::proxy::relay::is_event_stream;
+use crate::proxy::settings::Settings;
+use crate::proxy::settle::record::Record;
+use crate::upstream::{AnswerBody, Inbound};
+use weir_engine::wire::recall_tool::{Next, joined, read};
+use weir_engine::wire::usage::{Meter, Metered};
+
+/// Larger answers pass as they are.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Answers the calls of an answer, round by round. Returns the last answer, with what was said in all of
+/// them; an error of the upstream is returned as it is.
+pub(super) async fn answered(
+    mut recall: Recall,
+    settings: &Settings,
+    mut inbound: Inbound,
+    record: &mut Record,
+) -> Result<Inbound, ProxyError> {
+    let mut bodies: Vec<Vec<u8>> = Vec::new();
+    loop {
+        if !is_readable(&inbound) || is_event_stream(&inbound.headers) {
+            return Ok(inbound);
+        }
+        let body = inbound.body.peek(MAX_ANSWER_BYTES).await.to_vec();
+        if !inbound.body.is_seen_whole() {
+            return Ok(inbound);
+        }
+        let round = read(recall.protocol, recall.name, &body);
+        let goes_on = round.next == Next::Recall && recall.may_go_on();
+        let metered = (goes_on || !bodies.is_empty()).then(|| metered(&inbound, &body));
+        bodies.push(body);
+        if !goes_on {
+            let joined = joined_of(&recall, &bodies);
+            recall.keep(&round).await;
+            headers::recalls(&mut inbound.headers, bodies.len() - 1);
+            let Some(joined) = joined else { return Ok(inbound) };
+            if let Some(metered) = metered {
+                // What the caller gets has the usage of all rounds.
+                record.last_round(inbound.status, metered).await;
+            }
+            return Ok(with_body(inbound, joined));
+        }
+        record.round(inbound.status, metered.unwrap_or_default()).await;
+        (recall, inbound) = recall.go_on(settings, round, record).await?;
+    }
+}
+
+fn joined_of(recall: &Recall, bodies: &[Vec<u8>]) -> Option<Vec<u8>> {
+    let bodies: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
+    joined(recall.protocol, recall.name, &bodies)
+}
+
+/// Reads the facts of a complete answer.
+fn metered(inbound: &Inbound, body: &[u8]) -> Metered {
+    let content_type = inbound.headers.get(CONTENT_TYPE);
+    let mut meter = Meter::new(content_type.and_then(|value| value.to_str().ok()));
+    meter.feed(body);
+    meter.finish()
+}
+
+fn with_body(mut inbound: Inbound, body: Vec<u8>) -> Inbound {
+    inbound.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    inbound.body = AnswerBody::whole(body);
+    inbound
+}

@@ -1,0 +1,294 @@
+//! Answers in events: what the model says is passed on as it comes, its calls of the recall tool are held
+//! back, and the events of the next round continue those of the one before. The end waits for the
+//! settlement, as that of any answer does.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, Response, StatusCode};
+use http_body::{Body as HttpBody, Frame};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::{Recall, is_readable};
+use crate::proxy::conversations::Keeping;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::relay::drain::Drains;
+use crate::proxy::relay::is_event_stream;
+use crate::proxy::settings::Settings;
+use crate::proxy::settle::record::{Outcome, Record};
+use crate::upstream::{AnswerBody, AnswerError, Body, BoxError, Inbound};
+use weir_engine::wire::recall_tool::{Next, RecallStream, Round};
+use weir_engine::wire::usage::{Meter, Usage};
+
+/// Time in which the connection of a round that has ended may be read to its end, to be used again.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Returns the upstream's stream for the caller, continued by a round for each recall. `record` is written
+/// at its end. If the caller leaves before, `drains` reads on in the round that has begun.
+pub(in crate::proxy) fn relay(
+    inbound: Inbound,
+    mut record: Record,
+    (recall, settings): (Recall, Arc<Settings>),
+    keeping: Option<Keeping>,
+    drains: &Drains,
+) -> Response<Body> {
+    let Inbound { status, mut headers, body } = inbound;
+    record.answered(status, true);
+    headers.remove(CONTENT_LENGTH);
+    let (caller, frames) = mpsc::channel(1);
+    let exchange = Exchange {
+        settings,
+        stream: RecallStream::new(recall.protocol, recall.name),
+        recall: Some(recall),
+        record,
+        meter: meter(&headers),
+        upstream: body,
+        keeping,
+        caller,
+        earlier: Usage::default(),
+    };
+    let running: Running = Box::pin(exchange.run());
+    let body = Rounds { running: Some(running), frames, error: None, drains: drains.clone() };
+    let mut response = Response::new(Body::new(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+fn meter(headers: &HeaderMap) -> Option<Meter> {
+    let content_type = headers.get(CONTENT_TYPE);
+    Some(Meter::new(content_type.and_then(|value| value.to_str().ok())))
+}
+
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Body of an answer in several rounds. Reads only as fast as its caller.
+struct Rounds {
+    /// `None` once all is written.
+    running: Option<Running>,
+    frames: mpsc::Receiver<Result<Bytes, BoxError>>,
+    /// Error that is reported one poll after the last bytes: the listener drops unwritten data when it
+    /// sees one.
+    error: Option<BoxError>,
+    drains: Drains,
+}
+
+impl HttpBody for Rounds {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if let Some(running) = &mut this.running
+            && running.as_mut().poll(cx).is_ready()
+        {
+            this.running = None;
+        }
+        if let Some(error) = this.error.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        match this.frames.poll_recv(cx) {
+            Poll::Ready(Some(Err(error))) => {
+                this.error = Some(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            frame => frame.map(|frame| frame.map(|frame| frame.map(Frame::data))),
+        }
+    }
+}
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        self.frames.close();
+        if let Some(running) = self.running.take() {
+            self.drains.take_running(running);
+        }
+    }
+}
+
+/// Exchange while its answer is relayed.
+struct Exchange {
+    settings: Arc<Settings>,
+    /// `None` once there is no further round.
+    recall: Option<Recall>,
+    stream: RecallStream,
+    record: Record,
+    /// Meter of the round that is read.
+    meter: Option<Meter>,
+    upstream: AnswerBody,
+    /// Exchange of a kept conversation, until the answer ends.
+    keeping: Option<Keeping>,
+    caller: mpsc::Sender<Result<Bytes, BoxError>>,
+    /// Usage of the rounds before.
+    earlier: Usage,
+}
+
+impl Exchange {
+    async fn run(mut self) {
+        loop {
+            let mut last = Vec::new();
+            let (round, broken) = self.read(&mut last).await;
+            let goes_on = round.next == Next::Recall && !self.caller.is_closed();
+            let Some(recall) = self.recall.take_if(|recall| goes_on && recall.may_go_on()) else {
+                self.stream.finish(&mut last);
+                return self.end(last, &round, broken).await;
+            };
+            self.say(last).await;
+            self.close_round().await;
+            if let Err(error) = self.go_on(recall, round).await {
+                return self.fail(&error).await;
+            }
+        }
+    }
+
+    /// Reads a round to its end, and passes on what the caller gets of it. What is left for the caller at
+    /// the end is added to `last`.
+    async fn read(&mut self, last: &mut Vec<u8>) -> (Round, Option<AnswerError>) {
+        let mut broken = None;
+        while !self.stream.is_round_over() {
+            let frame = poll_fn(|cx| Pin::new(&mut self.upstream).poll_frame(cx)).await;
+            let chunk = match frame {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => {
+                    broken = Some(error);
+                    break;
+                }
+                None => break,
+            };
+            if let Some(meter) = &mut self.meter {
+                meter.feed(&chunk);
+            }
+            let mut out = Vec::new();
+            self.stream.feed(&chunk, &mut out);
+            match self.stream.is_round_over() {
+                true => last.extend_from_slice(&out),
+                false => self.say(out).await,
+            }
+        }
+        (self.stream.end_round(last), broken)
+    }
+
+    /// Passes bytes on to the caller, unless it has left.
+    async fn say(&mut self, bytes: Vec<u8>) {
+        if bytes.is_empty() || self.caller.is_closed() {
+            return;
+        }
+        self.record.bytes_out += bytes.len() as u64;
+        if let Some(keeping) = &mut self.keeping {
+            keeping.feed(&bytes);
+        }
+        // If the caller leaves meanwhile, that is seen at the next bytes.
+        let _ = self.caller.send(Ok(bytes.into())).await;
+    }
+
+    /// Settles a round whose calls are answered next.
+    async fn close_round(&mut self) {
+        let metered = self.meter.take().map(Meter::finish).unwrap_or_default();
+        self.earlier = self.earlier.plus(metered.usage.unwrap_or_default());
+        self.record.round(StatusCode::OK, metered).await;
+        let mut upstream = std::mem::replace(&mut self.upstream, AnswerBody::whole(Vec::new()));
+        // Its connection can be used again once it is read to its end.
+        tokio::spawn(async move {
+            let rest = async {
+                while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut upstream).poll_frame(cx)).await {
+                }
+            };
+            let _ = timeout(CLOSING_TIMEOUT, rest).await;
+        });
+    }
+
+    /// Sends the conversation on with the answers to the calls of a round.
+    async fn go_on(&mut self, recall: Recall, round: Round) -> Result<(), ProxyError> {
+        let settings = Arc::clone(&self.settings);
+        let sent = recall.go_on(&settings, round, &mut self.record).await;
+        let (recall, inbound) = match sent {
+            Ok(sent) => sent,
+            Err(error) => {
+                self.record.gave_way(Err(error.kind)).await;
+                return Err(error);
+            }
+        };
+        if !is_readable(&inbound) || !is_event_stream(&inbound.headers) {
+            self.record.gave_way(Ok(inbound.status)).await;
+            let status = inbound.status.as_u16();
+            let message = match inbound.status.is_success() {
+                false => format!("The upstream refused to continue this answer (status {status})."),
+                true => "The upstream continued this stream in another form.".to_owned(),
+            };
+            let message = format!("{message} Send the request again.");
+            return Err(ProxyError::new(ErrorKind::UpstreamClosed, message));
+        }
+        self.meter = meter(&inbound.headers);
+        self.upstream = inbound.body;
+        self.stream.next_round();
+        self.recall = Some(recall);
+        Ok(())
+    }
+
+    /// Ends an answer whose next round could not be had.
+    async fn fail(mut self, error: &ProxyError) {
+        self.record.outcome = Outcome::UpstreamFailed;
+        self.record.metered.usage = Some(self.earlier);
+        let mut out = Vec::new();
+        self.stream.fail(error.kind.code(), &error.message, &mut out);
+        self.say(out).await;
+    }
+
+    /// Ends the answer, once its last round is settled.
+    async fn end(mut self, last: Vec<u8>, round: &Round, broken: Option<AnswerError>) {
+        let has_left = self.caller.is_closed();
+        self.record.metered = self.meter.take().map(Meter::finish).unwrap_or_default();
+        match &broken {
+            None => self.record.ended(has_left),
+            _ if has_left => {}
+            Some(AnswerError::Cut { .. }) => self.record.outcome = Outcome::UpstreamCut,
+            Some(AnswerError::Idle { .. }) => self.record.outcome = Outcome::IdleTimeout,
+        }
+        if self.record.metered.failed
+            && matches!(self.record.outcome, Outcome::Complete | Outcome::CallerLeft)
+        {
+            self.record.outcome = Outcome::UpstreamFailed;
+        }
+        self.record.bytes_out += if has_left { 0 } else { last.len() as u64 };
+        if let Some(keeping) = &mut self.keeping {
+            keeping.feed(&last);
+        }
+        let (is_complete, id) = (self.record.outcome == Outcome::Complete, self.record.id());
+        if let Some((account, ended)) = self.record.end() {
+            let cost = account.settle(ended).await;
+            self.record.settled(cost);
+        }
+        if let Some(keeping) = self.keeping.take() {
+            keeping.end(is_complete, id).await;
+        }
+        if let Some(recall) = self.recall.take().filter(|_| is_complete) {
+            recall.keep(round).await;
+        }
+        self.record.add_usage(self.earlier);
+        if !last.is_empty() {
+            let _ = self.caller.send(Ok(last.into())).await;
+        }
+        if let Some(error) = broken {
+            let _ = self.caller.send(Err(error.into())).await;
+        }
+    }
+}
+
+impl Drop for Exchange {
+    /// Keeps what was metered of an answer that is cancelled, for its settlement by rule.
+    fn drop(&mut self) {
+        if let Some(meter) = self.meter.take() {
+            self.record.metered = meter.finish();
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Report of an ended request: its metrics, its row for operators, its log line and its trace. Reads the
+//! record and decides nothing.
+
+use std::time::Duration;
+
+use super::{Outcome, Record, clipped, logged, millis};
+use crate::proxy::live;
+use crate::proxy::metrics::Finished;
+use crate::proxy::settle::{settlement, spans};
+use weir_store::budget::NanoUsd;
+use weir_store::ledger::signed_usd;
+use weir_store::now_ms;
+
+impl Record {
+    /// Counts, shows and logs the request, and ends its trace.
+    pub(super) fn report(&mut self) {
+        self.count();
+        self.show();
+        self.log();
+        self.trace();
+    }
+
+    /// Returns the status that the caller gets, or would have got.
+    fn caller_status(&self) -> Option<u16> {
+        let own = match self.outcome {
+            Outcome::Failed(kind) => Some(kind.status()),
+            _ => None,
+        };
+        own.or(self.sending.status).map(|status| status.as_u16())
+    }
+
+    /// Returns the model of the request, as far as known.
+    fn model(&self) -> Option<&str> {
+        let planned = self.plan.planned.as_ref().map(|planned| planned.model.as_str());
+        let subject = || self.plan.subject.as_ref().map(|subject| subject.model.as_str());
+        let passed = || self.plan.passed.model.get().map(String::as_str);
+        let model = planned.or_else(subject).or_else(passed).or(self.metered.model.as_deref());
+        model.filter(|model| !model.is_empty())
+    }
+
+    fn action(&self) -> Option<&str> {
+        let planned = self.plan.planned.as_ref().map(|planned| planned.action.as_str());
+        // The conversation of an error was not sent.
+        let planned = planned.filter(|_| !matches!(self.outcome, Outcome::Failed(_)));
+        planned.or(self.plan.passed.action)
+    }
+
+    fn count(&self) {
+        let is_failed = matches!(self.outcome, Outcome::Failed(_));
+        let sent = self.plan.planned.as_ref().filter(|_| !is_failed);
+        self.reports.metrics.finished(&Finished {
+            route: self.origin.route,
+            model: self.model().unwrap_or_default(),
+            outcome: self.outcome.name(),
+            status: self.caller_status(),
+            error: match self.outcome {
+                Outcome::Failed(kind) => Some(kind),
+                _ => None,
+            },
+            action: self.action().unwrap_or_default(),
+            conversation_tokens: sent.map(|sent| (sent.received_tokens, sent.sent_tokens)),
+            duration: self.times.begun.elapsed(),
+            stream: self.times.stream_begun.map(|begun| begun.elapsed()),
+            first_byte: self.sending.first_byte_ms.map(Duration::from_millis),
+            plan: self.times.planning,
+            unsettled: match self.accounts.id {
+                Some(_) => None,
+                None => self.metered.usage.map(settlement::believed),
+            },
+        });
+    }
+
+    /// Adds the request to the ended ones that operators see.
+    fn show(&self) {
+        let planned = self.plan.planned.as_ref();
+        let subject = self.plan.subject.as_deref();
+        let key = self.origin.caller.key.as_ref();
+        let usage = self.metered.usage.unwrap_or_default();
+        let labels = self.origin.attribution.labels().map(|label| label.map(str::to_owned));
+        let [conversation, agent, parent, class] = labels;
+        let received_tokens = planned.map(|planned| planned.received_tokens);
+        let limit_tokens = planned.map(|planned| planned.limit_tokens);
+        self.reports.entry.ended(live::Ended {
+            seq: 0,
+            ended_ms: now_ms(),
+            route: self.origin.route,
+            model: self.model().map(logged),
+            status: self.caller_status(),
+            outcome: self.outcome.name(),
+            action: self.action().map(str::to_owned),
+            steps: self.plan.steps.clone(),
+            received_tokens: received_tokens.or(subject.and_then(|own| own.received_tokens)),
+            sent_tokens: planned.map(|planned| planned.sent_tokens),
+            limit_tokens: limit_tokens.or(subject.map(|own| own.limit_tokens)),
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+            completion_tokens: usage.completion_tokens,
+            cost_usd: self
+                .accounts
+                .cost
+                .cost_nano_usd
+                .map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            saved_usd: self.accounts.cost.saved_nano_usd.map(signed_usd),
+            duration_ms: millis(self.times.begun.elapsed()),
+            first_byte_ms: self.sending.first_byte_ms,
+            plan_ms: self.times.planning.map(|planning| (planning.as_micros() as f64) / 1000.0),
+            key: key.map(|key| key.id.clone()),
+            team: key.map(|key| key.team.clone()),
+            upstream: self.sending.upstream.as_deref().map(str::to_owned),
+            conversation,
+            agent,
+            parent,
+            class,
+            error: match self.outcome {
+                Outcome::Failed(kind) => Some(kind.code()),
+                _ => None,
+            },
+        });
+    }
+
+    /// Ends the trace.
+    fn trace(&mut self) {
+        let Some(mut trace) = self.reports.trace.take() else { return };
+        let is_cut = matches!(self.outcome, Outcome::UpstreamCut | Outcome::IdleTimeout);
+        // A refusal is no error of the server's, but one of the upstream's client.
+        let is_error = is_cut || self.caller_status().is_some_and(|status| status >= 500);
+        let is_refused = self.sending.status.is_none_or(|status| !status.is_success());
+        let mut of_attempt = spans::came_back(self.outcome, self.sending.status);
+        of_attempt.extend(spans::answer(&self.metered));
+        trace.attempt_ended(is_cut || is_refused, of_attempt);
+        let mut attributes = spans::request(
+            (self.origin.method.as_str(), self.origin.route),
+            self.caller_status(),
+            self.outcome,
+            self.action(),
+        );
+        let planned = self.plan.planned.as_ref();
+        attributes.extend(planned.into_iter().flat_map(spans::planned));
+        attributes.extend(spans::caller(&self.origin.caller, &self.origin.attribution));
+        attributes.extend(spans::costs(
+            self.accounts.id,
+            self.accounts.cost.cost_nano_usd,
+            self.sending.attempts,
+        ));
+        trace.finish(
+            spans::name(self.origin.method.as_str(), self.origin.route),
+            is_error,
+            attributes,
+        );
+    }
+
+    fn log(&self) {
+        let planned = self.plan.planned.as_ref();
+        let subject = self.plan.subject.as_deref();
+        let key = self.origin.caller.key.as_ref();
+        let [conversation, agent, parent, class] = self.origin.attribution.labels();
+        let usage = self.metered.usage.unwrap_or_default();
+        let received_tokens = planned.map(|planned| planned.received_tokens);
+        let limit_tokens = planned.map(|planned| planned.limit_tokens);
+        tracing::info!(
+            target: "weir::request",
+            event = if self.metered.usage.is_some() { "token_usage" } else { "request" },
+            method = self.origin.method.as_str(),
+            path = self.origin.path.as_str(),
+            status = self.caller_status(),
+            outcome = self.outcome.name(),
+            address = self.origin.caller.address.map(tracing::field::display),
+            key = key.map(|key| key.id.as_str()),
+            team = key.map(|key| key.team.as_str()),
+            conversation,
+            agent,
+            parent,
+            class,
+            model = self.model().map(clipped),
+            action = self.action(),
+            edits = planned.map(|planned| planned.edits.as_str()),
+            received_tokens = received_tokens.or(subject.and_then(|own| own.received_tokens)),
+            sent_tokens = planned.map(|planned| planned.sent_tokens),
+            limit_tokens = limit_tokens.or(subject.map(|own| own.limit_tokens)),
+            messages = planned.map(|planned| planned.messages),
+            stream = planned.map(|planned| planned.stream),
+            upstream = self.sending.upstream.as_deref(),
+            attempts = (self.sending.attempts > 1).then_some(self.sending.attempts),
+            overflows = (self.sending.overflows > 0).then_some(self.sending.overflows),
+            upstream_first_byte_ms = self.sending.first_byte_ms,
+            total_ms = millis(self.times.begun.elapsed()),
+            // The server renders weir's own errors, so their size is unknown here.
+            bytes_out = (!matches!(self.outcome, Outcome::Failed(_))).then_some(self.bytes_out),
+            prompt_tokens = usage.prompt_tokens,
+            completion_tokens = usage.completion_tokens,
+            cached_tokens = usage.cached_tokens,
+            cost_usd = self.accounts.cost.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            id = self.accounts.id.map(tracing::field::display),
+            finish_reason = self.metered.finish_reason.as_deref(),
+            "request"
+        );
+    }
+}
