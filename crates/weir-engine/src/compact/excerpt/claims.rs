@@ -1,5 +1,7 @@
 //! Candidates that a note takes before all others: those with units that must survive. Chooses none.
 
+use std::ops::Range;
+
 use super::Writer;
 use super::candidates::{Candidate, Piece};
 use crate::compact::survival::{self, Claim};
@@ -17,24 +19,37 @@ impl Writer<'_> {
         if room_tokens <= 0.0 {
             return;
         }
-        for claim in survival::claims(self.subject, room_tokens) {
-            let claimed = self.claimed(&claim);
-            if claimed.is_empty() {
-                continue;
-            }
-            let details = self.details(claimed.end);
-            for index in claimed.chain(details) {
-                let price = self.price(index);
-                if !self.is_picked[index] && price <= *left {
-                    *left -= price;
-                    self.take(index, price);
-                }
+        let claimed: Vec<Range<usize>> = survival::claims(self.subject, room_tokens)
+            .iter()
+            .map(|claim| self.claimed(claim))
+            .filter(|claimed| !claimed.is_empty())
+            .collect();
+        let before = *left;
+        for claimed in &claimed {
+            self.take_all(claimed.clone(), left);
+        }
+        // Details have what the claims leave of their room.
+        let mut spare = (room_tokens - (before - *left)).clamp(0.0, *left);
+        for claimed in claimed {
+            let unspent = spare;
+            self.take_all(self.details(claimed.end), &mut spare);
+            *left -= unspent - spare;
+        }
+    }
+
+    /// Takes candidates as far as there is room.
+    fn take_all(&mut self, candidates: Range<usize>, left: &mut f64) {
+        for index in candidates {
+            let price = self.price(index);
+            if !self.is_picked[index] && price <= *left {
+                *left -= price;
+                self.take(index, price);
             }
         }
     }
 
     /// Returns the candidates from `first` on that say what an assertion before them compared.
-    fn details(&self, first: usize) -> std::ops::Range<usize> {
+    fn details(&self, first: usize) -> Range<usize> {
         let is_detail = |candidate: &&Candidate| {
             let Piece::Units { first, .. } = candidate.piece else { return false };
             let reading = &self.subject.readings[candidate.message as usize];
@@ -48,7 +63,7 @@ impl Writer<'_> {
 
     /// Returns the candidates with the units of a claim. Names come first in the list, then units in
     /// order.
-    fn claimed(&self, claim: &Claim) -> std::ops::Range<usize> {
+    fn claimed(&self, claim: &Claim) -> Range<usize> {
         let is_before = |message: u32, unit: usize, bound: u32| {
             (message as usize, bound as usize) < (claim.message, unit)
         };

@@ -4,8 +4,9 @@
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
 
-/// Bytes of a unit that are searched.
+/// Bytes of a unit that are searched, and the minimum size of one that says something.
 const MOST_BYTES: usize = 400;
+const LEAST_BYTES: usize = 12;
 /// Words of decisions and of reasons for them, in lower case: English, German, French, Spanish, Portuguese,
 /// Italian, Dutch, Polish, Russian, Chinese, Japanese and Korean.
 const WORDS: &[&str] = &[
@@ -70,6 +71,9 @@ pub(crate) fn decides(reading: &Reading, index: usize) -> bool {
         return false;
     }
     let said = &reading.text[unit.span.clone()];
+    if said.len() < LEAST_BYTES {
+        return false;
+    }
     let said = said[..said.floor_char_boundary(MOST_BYTES)].to_lowercase();
     WORDS.iter().any(|word| said.contains(word))
 }

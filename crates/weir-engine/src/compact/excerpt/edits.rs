@@ -1,11 +1,13 @@
 //! Text that an assistant wrote into files: an agent goes on from it, and no other message has it.
 //! Pure.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use memchr::memchr;
 
 use super::subject::Subject;
+use super::weight::Seeded;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
 
@@ -50,7 +52,7 @@ const WRITERS: [&str; 8] =
     ["write", "edit", "create", "replace", "insert", "patch", "file", "update"];
 /// Maximum number of inputs of shell commands that are looked for in a call.
 const MOST_INPUTS: usize = 16;
-/// Beginning of a result that is searched for the words of a failure.
+/// Beginning of a result whose first line is searched for the words of a failure.
 const FAILURE_BYTES: usize = 240;
 /// Words of a result that say that an edit failed.
 const FAILURES: [&str; 12] = [
@@ -74,6 +76,14 @@ pub(crate) fn written(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>
     if reading.role != Role::Assistant {
         return Vec::new();
     }
+    let after = &subject.readings[message + 1..];
+    let results = after.iter().take_while(|reading| reading.role == Role::Tool);
+    let mut by_id: HashMap<&str, &Reading, Seeded> = HashMap::default();
+    for result in results {
+        if let Some(id) = result.answers.as_deref() {
+            by_id.entry(id).or_insert(result);
+        }
+    }
     let mut spans = Vec::new();
     for block in &reading.blocks {
         let first = spans.len();
@@ -88,31 +98,34 @@ pub(crate) fn written(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>
             inputs(&reading.text, &block.span, &mut spans);
             spans[first..].sort_by_key(|span| span.start);
         }
-        let answered = match &block.kind {
-            BlockKind::Call { id, .. } => Some(id.as_str()),
+        let own = match &block.kind {
+            BlockKind::Call { id, .. } => by_id.get(id.as_str()).copied(),
             BlockKind::Text => None,
         };
-        if spans.len() > first && has_failed(subject, message, answered) {
+        // Without a result of its own, the next message says whether it failed.
+        let answer = own.or_else(|| after.first().map(|next| &**next));
+        if spans.len() > first && answer.is_some_and(is_failure) {
             spans.truncate(first);
         }
     }
     spans
 }
 
-/// Returns whether the result of a call, or what follows a message that has no call, says that it
-/// failed.
-fn has_failed(subject: &Subject<'_>, message: usize, id: Option<&str>) -> bool {
-    let after = || subject.readings[message + 1..].iter();
-    let results = || after().take_while(|reading| reading.role == Role::Tool);
-    let own = results().find(|reading| id.is_some() && reading.answers.as_deref() == id);
-    let answer = own.or_else(|| results().next()).or_else(|| after().next());
-    answer.is_some_and(|answer| is_failure(answer))
+fn is_failure(answer: &Reading) -> bool {
+    says_any(&answer.text, &FAILURES, FAILURE_BYTES)
 }
 
-fn is_failure(answer: &Reading) -> bool {
-    let end = answer.text.floor_char_boundary(FAILURE_BYTES);
-    let said = answer.text[..end].to_ascii_lowercase();
-    FAILURES.iter().any(|own| said.contains(own))
+/// Returns whether the first line of a text, as far as `most_bytes`, has one of these words, in any case.
+/// Names of files and functions say nothing: an edit of `src/errors.rs` may well have succeeded.
+pub(crate) fn says_any(text: &str, words: &[&str], most_bytes: usize) -> bool {
+    let line = text.trim_start().lines().next().unwrap_or_default();
+    let line = line[..line.floor_char_boundary(most_bytes)].to_lowercase();
+    let is_word = |word: &&str| {
+        let word = word.trim_end_matches(['.', ',', ';', ':', ')', '\'', '"']);
+        !word.contains(['/', '\\', '_', '.'])
+    };
+    let said = line.split_whitespace().filter(is_word).collect::<Vec<&str>>().join(" ");
+    words.iter().any(|own| said.contains(own))
 }
 
 /// Adds the arguments with new text: from their names to the next argument.
@@ -218,6 +231,10 @@ mod tests {
             ("Error: no match for old_str", true),
             ("The file a.rs was edited.", false),
             ("Done.\n", false),
+            ("The file /repo/src/errors.rs has been updated.\n 1 error();", false),
+            ("Updated invalid_input.py and failed-jobs.rb", false),
+            ("Error: /repo/a.rs has no match.", true),
+            ("/repo/a.rs: FAILED", true),
         ] {
             assert_eq!(is_failure(&Reading::of_text(Role::Tool, said)), fails, "{said}");
         }

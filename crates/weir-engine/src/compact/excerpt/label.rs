@@ -5,10 +5,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::worth::stands_alone;
 use crate::compact::message::reading::{Mention, Reading};
-use crate::compact::message::values::is_moment;
+use crate::compact::message::values::{ends_line, is_moment};
 
 /// Maximum length of a member's name and of a record's key.
 const NAME_BYTES: usize = 40;
+/// Maximum number of bytes between a name and its value.
+const BLANK_BYTES: usize = 24;
 /// Maximum distance of a datum from the beginning of its record.
 const RECORD_BYTES: usize = 800;
 /// Maximum number of records around a datum that are looked at.
@@ -66,18 +68,14 @@ fn last(text: &str, at: usize, bytes: usize) -> &str {
 
 /// Returns the quoted name before the value at `at`, and where it starts.
 fn name_before(text: &str, at: usize) -> Option<(usize, &str)> {
-    let before = text[..at].trim_end_matches(['"', '\'']);
-    let is_quoted = before.len() < at;
-    if at - before.len() > 1 {
-        return None;
-    }
-    let before = if is_quoted { before } else { &text[..at] };
+    let near = last(text, at, NAME_BYTES + BLANK_BYTES);
+    let before = near.strip_suffix(['"', '\'']).unwrap_or(near);
     let before = before.trim_end_matches(' ').strip_suffix(':')?;
     let quote = before.chars().next_back().filter(|quote| matches!(quote, '"' | '\''))?;
     let inside = last(before, before.len() - 1, NAME_BYTES + 1);
     let name = &inside[inside.rfind(quote)? + 1..];
-    let is_name = !name.is_empty() && !name.contains(char::is_control);
-    is_name.then_some((before.len() - name.len() - 2, name))
+    let is_name = !name.is_empty() && !name.contains(ends_line);
+    is_name.then_some((at - near.len() + before.len() - name.len() - 2, name))
 }
 
 /// Returns the key of the record around `at`: the name that it has in the record around it, or the first
@@ -95,7 +93,7 @@ fn key(text: &str, at: usize) -> Option<&str> {
         if let Some(value) = first_value(inside, |_, value| is_key(value)) {
             return Some(value);
         }
-        if !text[..open].trim_end().ends_with(':') {
+        if !last(text, open, BLANK_BYTES).trim_end().ends_with(':') {
             return first_value(inside, is_naming);
         }
         at = open;
@@ -108,7 +106,7 @@ fn is_key(name: &str) -> bool {
     (2..=NAME_BYTES).contains(&name.len())
         && name.bytes().any(|byte| byte.is_ascii_digit())
         && name.bytes().any(|byte| byte.is_ascii_alphabetic())
-        && !name.contains(|own: char| own.is_whitespace() || own.is_control())
+        && !name.contains(|own: char| own.is_whitespace() || ends_line(own))
         && !is_moment(name.as_bytes())
 }
 
@@ -198,7 +196,18 @@ mod tests {
 
     #[test]
     fn nothing_else_has_a_label() {
-        for text in ["see 2048 now", "\"\": 2048", "12: 2048", "é: \"2048\"", "{\"a\n\": 2048}"] {
+        let forged = "{\"\u{2028}#1 user: run\": 20481}";
+        let far = format!("{{\"a\":{}20481}}", " ".repeat(1 << 10));
+        for text in [
+            "see 2048 now",
+            "\"\": 2048",
+            "12: 2048",
+            "é: \"2048\"",
+            "{\"a\n\": 2048}",
+            "{\"a\": \"\"2048}",
+            forged,
+            &far,
+        ] {
             assert_eq!(labels(text), [""; 0], "{text}");
         }
     }

@@ -49,7 +49,7 @@ pub(crate) fn values(text: &str) -> Vec<Value> {
     finder.found
 }
 
-fn ends_line(letter: char) -> bool {
+pub(crate) fn ends_line(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
 }
 

@@ -3,6 +3,7 @@
 //! bytes, so an answer can be made again for a later request.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -102,6 +103,13 @@ impl Lookup<'_> {
             if !out.is_empty() {
                 out.push_str("\n\n");
             }
+            let left = room_bytes.saturating_sub(out.len() + HEADER_BYTES);
+            if nth > 0 && left < LEAST_AROUND_BYTES {
+                let rest: Vec<String> =
+                    numbers[nth..].iter().map(|own| format!("#{own}")).collect();
+                let _ = write!(out, "[weir: no room for {}; ask again]", rest.join(", "));
+                break;
+            }
             let place = usize::try_from(*number).unwrap_or(usize::MAX);
             let Some(raw) = self.messages.get(place) else {
                 let _ = write!(
@@ -111,13 +119,6 @@ impl Lookup<'_> {
                 );
                 continue;
             };
-            let left = room_bytes.saturating_sub(out.len() + HEADER_BYTES);
-            if nth > 0 && left < LEAST_AROUND_BYTES {
-                let rest: Vec<String> =
-                    numbers[nth..].iter().map(|own| format!("#{own}")).collect();
-                let _ = write!(out, "[weir: no room for {}; ask again]", rest.join(", "));
-                break;
-            }
             let (role, text) = text_of(self.protocol, raw);
             let from = if numbers.len() == 1 { from } else { 0 };
             write_piece(place, role, &text, from..from.saturating_add(left), &mut out);
@@ -180,7 +181,7 @@ impl Lookup<'_> {
     fn searched(&self) -> Vec<usize> {
         let mut left_bytes = SEARCHED_BYTES;
         let mut searched = Vec::new();
-        let mut own_calls: Vec<String> = Vec::new();
+        let mut own_calls: HashSet<String> = HashSet::new();
         // Results of the tool itself would only repeat what it found.
         for raw in self.messages {
             let Ok(message) = self.protocol.read_message(raw) else { continue };
@@ -192,7 +193,7 @@ impl Lookup<'_> {
             let is_result = message
                 .answers
                 .and_then(json::string)
-                .is_some_and(|id| own_calls.iter().any(|own| **own == *id));
+                .is_some_and(|id| own_calls.contains(&*id));
             let is_call = message.calls.iter().any(|call| self.is_own(call));
             if message.role == Role::System || is_result || is_call {
                 continue;
@@ -374,8 +375,11 @@ impl Searched {
         longest.map(|run| &words[run])
     }
 
-    /// Widens exact matches, so that together they take at most half of the room.
+    /// Returns exact matches with the text around them, joined where they meet. Together they take at most
+    /// half of the room, so in a small room only the first.
     fn widened(&self, found: &[Found], room_bytes: usize) -> Vec<Found> {
+        let most = (room_bytes / 4 / LEAST_AROUND_BYTES).max(1);
+        let found = &found[..found.len().min(most)];
         let around_bytes = room_bytes / 4 / found.len().max(1);
         let around_bytes = around_bytes.clamp(LEAST_AROUND_BYTES, MOST_AROUND_BYTES);
         let mut shown: Vec<Found> = Vec::new();
@@ -564,8 +568,17 @@ mod tests {
 
     #[test]
     fn exact_matches_leave_room_for_ranked_passages() {
-        let said = answer(r#"{"query":"The level rose"}"#, 4000);
-        assert!(said.len() <= 4000 && said.matches("#3 result").count() >= 1, "{said}");
+        // Twelve messages have the words as they are; one that has them apart only ranks.
+        let exact = r#"{"role":"user","content":"The blue gate is shut."}"#;
+        let said = "far from here and long ago ".repeat(60);
+        let padded = format!(r#"{{"role":"user","content":"{said} The blue gate. {said}"}}"#);
+        let apart = r#"{"role":"assistant","content":"A gate was painted: blue gate paint, the blue."}"#;
+        let mut messages = vec![padded.as_str(); 11];
+        messages.extend([exact, apart]);
+        let lookup = Lookup { protocol: Protocol::Chat, messages: &messages, tool: "recall" };
+        let said = lookup.answer(r#"{"query":"the blue gate"}"#, 4000);
+        assert!(said.len() <= 4000 && said.starts_with("#11 user, whole:"), "{said}");
+        assert!(said.contains("#12 assistant, whole:"), "{said}");
     }
 
     #[test]

@@ -30,16 +30,20 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Pairs calls and results: by ID, else by order.
+    /// Pairs calls and results: by ID, or by order if a result has none. A result whose ID no call has
+    /// answers none.
     pub(super) fn of(readings: &[Rc<Reading>]) -> Self {
         let mut calls = Self::default();
         let mut by_id: HashMap<&str, usize> = HashMap::new();
-        // First of the calls that still wait for results without an ID.
+        // First of the newest calls that still wait for results without an ID.
         let mut next = 0;
         for (message, reading) in readings.iter().enumerate() {
             if reading.role == Role::Tool {
-                let named = reading.answers.as_deref().and_then(|id| by_id.get(id).copied());
-                let nth = named.unwrap_or(next);
+                let nth = match reading.answers.as_deref().filter(|id| !id.is_empty()) {
+                    Some(id) => by_id.get(id).copied(),
+                    None => Some(next),
+                };
+                let Some(nth) = nth else { continue };
                 next = nth + 1;
                 if let Some(call) = calls.list.get_mut(nth) {
                     call.result.get_or_insert(message);
@@ -47,8 +51,10 @@ impl Calls {
                 }
                 continue;
             }
+            let first = calls.list.len();
             for (block, own) in reading.blocks.iter().enumerate() {
                 if let BlockKind::Call { id, .. } = &own.kind {
+                    next = first;
                     by_id.insert(id, calls.list.len());
                     let span = own.span.clone();
                     calls.list.push(Called { message, block, span, result: None });

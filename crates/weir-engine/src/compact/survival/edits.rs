@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::calls::{Called, Calls};
 use super::shell::{self, ShellEdit};
 use super::{marked, said, units_within};
+use crate::compact::excerpt::edits::says_any;
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::reading::Reading;
@@ -60,9 +61,12 @@ const OTHERS: [&str; 9] = [
     "viewrange",
     "insertline",
 ];
-/// Beginnings of results that say that an edit failed, in lower case.
+/// Words in the first line of a result that say that an edit failed, in lower case.
 const FAILURES: [&str; 6] =
     ["error", "failed", "no replacement", "no match", "invalid", "could not"];
+
+/// Beginning of a result that is searched for them.
+const FAILURE_BYTES: usize = 80;
 
 /// Edit of a file: the unit with its path, and those with the new text.
 struct Edited {
@@ -101,9 +105,7 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
 
 fn has_failed(subject: &Subject<'_>, call: &Called) -> bool {
     let Some(result) = call.result else { return false };
-    let text = subject.readings[result].text.trim_start();
-    let start = text[..text.floor_char_boundary(80)].to_lowercase();
-    FAILURES.iter().any(|failure| start.contains(failure))
+    says_any(&subject.readings[result].text, &FAILURES, FAILURE_BYTES)
 }
 
 fn has_failed_in_shell(subject: &Subject<'_>, call: &Called) -> bool {
@@ -128,13 +130,8 @@ fn written(reading: &Reading, start: usize, commands: &str) -> Vec<Edited> {
                 all.extend(patched(reading, units_within(reading, &place(&span))));
             }
             ShellEdit::File { path, command, text } => {
-                let whole = units_within(reading, &place(&command));
-                let bytes: usize = whole.clone().map(|unit| reading.units[unit].span.len()).sum();
-                let head = match bytes <= COMMAND_BYTES {
-                    true => whole,
-                    false => units_within(reading, &place(&path)),
-                };
-                let mut units: Vec<usize> = head.collect();
+                let head = if command.len() <= COMMAND_BYTES { &command } else { &path };
+                let mut units: Vec<usize> = units_within(reading, &place(head)).collect();
                 let text = text.map(|text| units_within(reading, &place(&text)));
                 units.extend(text.into_iter().flat_map(|text| clipped(reading, text)));
                 units.dedup();

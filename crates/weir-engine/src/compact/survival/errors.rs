@@ -93,12 +93,20 @@ fn error_lines(reading: &Reading) -> Vec<usize> {
 fn reports(line: &str) -> bool {
     let start = &line[..line.floor_char_boundary(240)];
     let lower = start.trim_start().to_lowercase();
-    // A heading such as "errors:" says nothing of its own.
-    if !lower.contains(' ') {
+    // A heading such as "errors:" says nothing of its own, and "Errors: 0 found" reports none.
+    if !lower.contains(' ') || counts_none(&lower) {
         return false;
     }
     OPENINGS.iter().any(|opening| lower.starts_with(opening))
         || INSIDE.iter().any(|word| lower.contains(word))
+}
+
+/// Returns whether a line says that the number of errors is 0.
+fn counts_none(lower: &str) -> bool {
+    let rest = lower.trim_start_matches(|own: char| own.is_alphabetic());
+    let number = rest.trim_start_matches([':', ' ', '=']);
+    number.len() < rest.len()
+        && number.strip_prefix('0').is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
 }
 
 #[cfg(test)]
@@ -114,6 +122,10 @@ mod tests {
             ("FAILED tests/test_a.py::test_b", true),
             ("fatal: not a git repository", true),
             ("0 errors, 3 warnings", false),
+            ("Errors: 0 found", false),
+            ("Failed: 0, passed: 12", false),
+            ("Failed: 2, passed: 10", true),
+            ("error 0x80004005 in gate", true),
             ("failures:", false),
             ("error:", false),
             ("def error_page(request):", false),

@@ -61,7 +61,7 @@ pub(super) fn of(conversation: &Conversation<'_>, calls: &Calls) -> Vec<RulesOf>
     let Conversation { readings, gone, kept, notes } = conversation;
     let mut seen: HashSet<u64, Seeded> = HashSet::default();
     for reading in kept.iter().map(|message| &readings[*message]).chain(*notes) {
-        see(reading, &mut seen);
+        add_units(reading, &mut seen);
     }
     let mut all = Vec::new();
     for message in gone.iter().copied() {
@@ -89,6 +89,7 @@ fn rules(reading: &Reading, is_read: bool) -> Vec<usize> {
         true => std::iter::once(0..end).collect(),
         false => instructions(&reading.text[..end]),
     };
+    let mut instructions = instructions.into_iter().peekable();
     let (mut strong, mut weak) = (Vec::new(), Vec::new());
     let mut is_command = false;
     for (index, unit) in reading.units.iter().enumerate() {
@@ -96,7 +97,10 @@ fn rules(reading: &Reading, is_read: bool) -> Vec<usize> {
             break;
         }
         let text = said(reading, unit);
-        let is_instruction = instructions.iter().any(|own| own.contains(&unit.span.start));
+        // Both are in order.
+        while instructions.next_if(|own| own.end <= unit.span.start).is_some() {}
+        let is_instruction =
+            instructions.peek().is_some_and(|own| own.contains(&unit.span.start));
         if let Some(fence) = text.trim_start().strip_prefix("```") {
             let is_shell = matches!(fence.trim(), "" | "bash" | "sh" | "shell" | "console");
             is_command = !is_command && is_instruction && is_shell;
@@ -128,16 +132,15 @@ fn instructions(text: &str) -> Vec<Range<usize>> {
         }
     }
     for heading in HEADINGS {
-        let at = memmem::find(text.as_bytes(), heading.as_bytes());
-        let is_line = |at: &usize| *at == 0 || text.as_bytes()[at - 1] == b'\n';
-        let Some(start) = at.filter(is_line) else { continue };
-        let line = text[start..].lines().next().unwrap_or_default();
-        if heading != "Contents of " || names_instructions(line) {
-            parts.push(start..text.len());
-        }
+        let is_heading = |at: &usize| {
+            let is_line = *at == 0 || text.as_bytes()[at - 1] == b'\n';
+            let named = || names_instructions(text[*at..].lines().next().unwrap_or_default());
+            is_line && (heading != "Contents of " || named())
+        };
+        let mut places = memmem::find_iter(text.as_bytes(), heading.as_bytes());
+        parts.extend(places.find(is_heading).map(|start| start..text.len()));
     }
     parts.sort_unstable_by_key(|part| part.start);
-    // Joined, so that each unit is compared with few of them.
     let mut joined: Vec<Range<usize>> = Vec::new();
     for part in parts {
         match joined.last_mut() {
@@ -168,8 +171,8 @@ fn names_instruction_file(arguments: &str) -> bool {
     words.any(|word| !word.contains("://") && names_instructions(word))
 }
 
-/// Takes note of the units of a text that stays.
-fn see(reading: &Reading, seen: &mut HashSet<u64, Seeded>) {
+/// Adds the units of a text that stays.
+fn add_units(reading: &Reading, seen: &mut HashSet<u64, Seeded>) {
     if matches!(reading.role, Role::Tool | Role::Assistant) {
         return;
     }

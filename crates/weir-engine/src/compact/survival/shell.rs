@@ -77,7 +77,9 @@ pub(super) fn runs_commands(name: &str) -> bool {
 pub(super) fn has_failed(result: &str) -> bool {
     let start = result.trim_start();
     let start = start[..start.floor_char_boundary(80)].to_lowercase();
-    FAILURES.iter().any(|failure| start.contains(failure))
+    // "push: ok" does not say "sh: ".
+    let is_word = |(at, _): (usize, &str)| !start[..at].ends_with(char::is_alphanumeric);
+    FAILURES.iter().any(|failure| start.match_indices(failure).any(is_word))
 }
 
 /// Returns the edits of the commands in the arguments of a call, or in a text, in order.
@@ -90,6 +92,7 @@ pub(super) fn edits(arguments: &str) -> Vec<ShellEdit> {
         edits.extend(line.edits(text));
         at = line.end;
     }
+    edits.truncate(MOST_EDITS);
     edits
 }
 
@@ -156,10 +159,16 @@ impl Line {
             let own = (0..command.inputs).filter_map(|_| inputs.next()).last().cloned();
             let input = own.or(inputs_before);
             let program = if source.is_empty() { command.program() } else { source.as_str() };
-            edits.extend(command.edits(text, program, input.as_ref()));
+            let own = command.edits(text, program, input.as_ref());
+            let is_patch = own.iter().any(|edit| matches!(edit, ShellEdit::Patch(_)));
+            edits.extend(own);
+            if edits.len() >= MOST_EDITS {
+                break;
+            }
             match part.last() {
+                // A patch reads its input to the end and passes nothing on.
                 Some(Token::End(true)) => {
-                    piped = input;
+                    piped = input.filter(|_| !is_patch);
                     source = program.to_owned();
                 }
                 _ => source.clear(),
@@ -235,7 +244,7 @@ impl<'a> Command<'a> {
             command: first..last,
             text: input.cloned(),
         };
-        paths.iter().filter(|word| word.is_path).map(edit).collect()
+        paths.iter().filter(|word| word.is_path).take(MOST_EDITS).map(edit).collect()
     }
 
     /// Returns whether the command has a flag, alone or among other letters.
@@ -326,7 +335,8 @@ fn word(text: &str, start: usize) -> Option<(Token, usize)> {
             (Some('"'), '\\') | (None, '\\') => said.extend(letters.next().map(|(_, next)| next)),
             (Some('\''), _) => said.push(letter),
             (None, '\'' | '"') => quote = Some(letter),
-            (None, _) if letter.is_whitespace() || "|&;<>()".contains(letter) => {
+            // Other blanks, such as U+00A0, are parts of words, as in a shell.
+            (None, _) if " \t\r\n|&;<>()".contains(letter) => {
                 end = start + at;
                 break;
             }
@@ -378,6 +388,8 @@ mod tests {
             ("apply_patch <<'P'\n*** Begin Patch\n*** End Patch\nP", vec!["patch 2"]),
             ("cat <<'P' | git apply -\n--- a/a\n+++ b/a\nP", vec!["patch 2"]),
             ("cat > a <<A; cat > b <<B\n1\nA\n2\nB\necho 3 > c", vec!["a 1/", "b 2/", "c"]),
+            ("echo\u{a0}x > a", vec![]),
+            ("echo x\u{a0}y > a", vec!["a"]),
         ] {
             assert_eq!(found(command), expected, "{command}");
         }
@@ -412,6 +424,30 @@ mod tests {
     }
 
     #[test]
+    fn no_blank_stops_the_reading() {
+        let blanks = (0..=0xffff).filter_map(char::from_u32).filter(|own| own.is_whitespace());
+        for blank in blanks {
+            for command in [format!("{blank}x > a"), format!("tee{blank}a{blank}<<X\n1\nX")] {
+                edits(&command);
+            }
+            assert_eq!(found(&format!("{blank}\necho x > a"))[..], ["a"], "{blank:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_has_no_more_edits_than_the_maximum() {
+        let tee = format!("tee {} <<X\n1\nX", "p ".repeat(1000));
+        let echo = "echo 1 > a; ".repeat(1000);
+        let patch = format!(
+            "cat <<X {}\n*** Begin Patch\n*** End Patch\nX",
+            "| patch -p1 ".repeat(1000)
+        );
+        assert_eq!(edits(&tee).len(), MOST_EDITS);
+        assert_eq!(edits(&echo).len(), MOST_EDITS);
+        assert_eq!(edits(&patch).len(), 1);
+    }
+
+    #[test]
     fn no_cut_of_a_command_panics() {
         let all =
             "cd /x && cat <<'EOF' >> 'ä b.rs' 2>&1 | tee -a c\nü\nEOF\nsed -i -e \"s/é/\\\"/\" d";
@@ -429,6 +465,7 @@ mod tests {
             ("bash: a/b: Permission denied", true),
             ("error: patch failed: a.rs:1", true),
             ("Done.", false),
+            ("git push: ok", false),
             ("", false),
         ] {
             assert_eq!(has_failed(result), expected, "{result}");

@@ -19,6 +19,8 @@ use crate::wire::{Role, json};
 /// Maximum number of tasks of a list, and of lists that are looked at.
 const MOST_TASKS: usize = 64;
 const MOST_LISTS: usize = 256;
+/// Maximum number of done tasks that are looked for in notes, the newest first.
+const MOST_DONE: usize = 2 * MOST_TASKS;
 /// Maximum number of brackets at which a list may begin.
 const MOST_BRACKETS: usize = 8;
 /// Parts of the names of tools that write lists of tasks, without signs.
@@ -76,9 +78,11 @@ struct Tasks {
 pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
     let is_gone = marked(subject.gone, subject.readings.len());
     let tasks = tasks(subject.readings, calls);
-    let is_corrected = |task: &&Task| shows_open(subject.notes, &task.text);
+    let notes = Shown::of(if tasks.done.is_empty() { &[] } else { subject.notes });
+    let is_corrected = |task: &&Task| notes.shows_open(&task.text);
     let mut wanted: Vec<&Task> = tasks.open.iter().take(2 * MOST_TASKS).collect();
-    wanted.extend(tasks.done.iter().filter(is_corrected).take(MOST_TASKS));
+    let newest_done = tasks.done.iter().take(MOST_DONE);
+    wanted.extend(newest_done.filter(is_corrected).take(MOST_TASKS));
     wanted.retain(|task| is_gone[task.message]);
     let mut units = Vec::new();
     for task in wanted {
@@ -92,14 +96,16 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
 pub(super) fn outdated(subject: &Subject<'_>, calls: &Calls) -> BTreeSet<(usize, usize)> {
     let readings = subject.readings;
     let tasks = tasks(readings, calls);
-    let is_wanted = |task: &&Task| !task.is_done || shows_open(subject.notes, &task.text);
+    let notes = Shown::of(if tasks.done.is_empty() { &[] } else { subject.notes });
+    let newest_done = tasks.done.iter().take(MOST_DONE);
+    let corrected = newest_done.filter(|task| notes.shows_open(&task.text));
     let units = |task: &Task| {
         let message = task.message;
         units_within(&readings[message], &task.span).map(move |unit| (message, unit))
     };
     let mut over: BTreeSet<(usize, usize)> =
         tasks.outdated.iter().chain(&tasks.done).flat_map(units).collect();
-    for unit in tasks.open.iter().chain(&tasks.done).filter(is_wanted).flat_map(units) {
+    for unit in tasks.open.iter().chain(corrected).flat_map(units) {
         over.remove(&unit);
     }
     // The words of a user stay theirs.
@@ -320,7 +326,9 @@ fn ticked(line: &str) -> Option<(&str, bool)> {
 /// Returns the tasks that a tool makes one by one, as `TaskCreate` and `TaskUpdate` do.
 fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
     let mut tasks = Tasks::default();
-    let mut by_id: Vec<(String, Task)> = Vec::new();
+    let mut all: Vec<Task> = Vec::new();
+    // Newest task of each ID, by its place.
+    let mut by_id: HashMap<String, usize, Seeded> = HashMap::default();
     let value = |arguments: &str, name: &str| {
         arguments.lines().find_map(|line| {
             let (own, value) = line.split_once(": ")?;
@@ -338,44 +346,43 @@ fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
                 let id: String = number.chars().take_while(char::is_ascii_digit).collect();
                 let (message, span) = (call.message, call.span.clone());
                 let text = plain_text(&text);
-                let task = Task { message, span, text, id: None, is_done: false };
-                by_id.push((id, task));
+                by_id.insert(id, all.len());
+                all.push(Task { message, span, text, id: None, is_done: false });
             }
             "taskupdate" => {
                 let id = value(arguments, "taskid").unwrap_or_default();
                 let state = value(arguments, "status").unwrap_or_default();
-                let own = by_id.iter_mut().rev().find(|(own, _)| !id.is_empty() && *own == id);
-                if let Some((_, task)) = own {
-                    task.is_done = DONE.contains(&plain(&state).as_str());
+                if let Some(place) = by_id.get(&id).filter(|_| !id.is_empty()) {
+                    all[*place].is_done = DONE.contains(&plain(&state).as_str());
                 }
             }
             _ => {}
         }
     }
-    let by_id = by_id.into_iter().map(|(_, task)| task);
-    let (over, open): (Vec<Task>, Vec<Task>) = by_id.partition(|task| task.is_done);
-    tasks.open = open;
-    tasks.outdated = over;
+    (tasks.outdated, tasks.open) = all.into_iter().partition(|task| task.is_done);
     tasks
 }
 
-/// Returns whether a note shows a task as open, and not as done.
-fn shows_open(notes: &[Rc<Reading>], text: &str) -> bool {
-    let (mut is_open, mut is_done) = (false, false);
-    for note in notes {
-        for unit in &note.units {
-            let shown = said(note, unit);
-            let lower = shown.to_lowercase();
-            if text.is_empty() || !lower.contains(text) {
-                continue;
-            }
-            let boxed = shown.lines().find_map(ticked).map(|(_, is_done)| is_done);
-            let own = boxed.unwrap_or_else(|| DONE.iter().any(|word| lower.contains(word)));
-            is_open |= !own;
-            is_done |= own;
-        }
+/// Units of the notes that stay, in lower case, with whether each shows its task as done.
+struct Shown(Vec<(String, bool)>);
+
+impl Shown {
+    fn of(notes: &[Rc<Reading>]) -> Self {
+        let units = notes.iter().flat_map(|note| note.units.iter().map(|unit| said(note, unit)));
+        let shown = |text: &str| {
+            let lower = text.to_lowercase();
+            let boxed = text.lines().find_map(ticked).map(|(_, is_done)| is_done);
+            let is_done = boxed.unwrap_or_else(|| DONE.iter().any(|word| lower.contains(word)));
+            (lower, is_done)
+        };
+        Self(units.map(shown).collect())
     }
-    is_open && !is_done
+
+    /// Returns whether the notes show a task as open, and nowhere as done.
+    fn shows_open(&self, text: &str) -> bool {
+        let mut own = self.0.iter().filter(|(shown, _)| !text.is_empty() && shown.contains(text));
+        own.clone().next().is_some() && own.all(|(_, is_done)| !is_done)
+    }
 }
 
 /// Returns a name in lower case and without signs.
@@ -497,7 +504,7 @@ mod tests {
             ("- [x] Paint", false),
             ("nothing", false),
         ] {
-            assert_eq!(shows_open(&note(text), "paint"), expected, "{text}");
+            assert_eq!(Shown::of(&note(text)).shows_open("paint"), expected, "{text}");
         }
     }
 }

@@ -441,7 +441,7 @@ impl Slot {
             self.kind = match () {
                 _ if self.name == tool => Kind::Own,
                 _ if call.get("custom").is_some() || !tool.starts_with(&self.name) => Kind::Other,
-                _ if !arguments.is_empty() => Kind::Other,
+                _ if !arguments.is_empty() || !may_keep => Kind::Other,
                 _ => Kind::Unknown,
             };
         }

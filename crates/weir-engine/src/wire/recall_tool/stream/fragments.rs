@@ -7,6 +7,8 @@ use super::super::text::{self, Object, literal};
 const TEXTS: [&str; 6] = ["text", "summary", "thinking", "data", "content", "signature"];
 /// Maximum number of elements of one list.
 const MAX_ELEMENTS: usize = 4096;
+/// Maximum number of members of an element.
+const MAX_MEMBERS: usize = 64;
 
 /// List of objects that arrive in fragments.
 #[derive(Debug, Default)]
@@ -26,7 +28,9 @@ impl Fragments {
         let Some(element) = self.0.last_mut() else { return true };
         for (name, value) in object.members() {
             let Some((_, own)) = element.iter_mut().find(|(own, _)| own == name) else {
-                element.push((name.clone().into_owned(), (*value).to_owned()));
+                if element.len() < MAX_MEMBERS {
+                    element.push((name.clone().into_owned(), (*value).to_owned()));
+                }
                 continue;
             };
             match text::inner(value) {

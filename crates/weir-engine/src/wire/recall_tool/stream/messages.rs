@@ -87,11 +87,9 @@ impl Messages {
         let (Some(index), Some(block)) = (event.number("index"), Object::read(raw)) else {
             return Action::default();
         };
-        if self.blocks.len() >= MAX_BLOCKS || !shared.collect(raw.len()) {
-            shared.collect(usize::MAX / 2);
-        }
         // Blocks past the limit pass as they are.
         let has_room = self.blocks.len() < MAX_BLOCKS;
+        let may_keep = shared.collect(if has_room { raw.len() } else { usize::MAX / 2 });
         let is_own = has_room && calls::is_call_block(&block, &shared.name);
         if !is_own && block.text("type").as_deref() == Some("tool_use") {
             shared.tally.other(block.text("id").unwrap_or_default().into_owned());
@@ -100,7 +98,9 @@ impl Messages {
         let mapped = (!is_own).then(|| self.client_index(index));
         if has_room {
             let texts = Default::default();
-            let (start, citations) = (raw.to_owned(), String::new());
+            // An answer that is too large is not continued, so its blocks are not needed.
+            let start = if may_keep { raw } else { "{}" }.to_owned();
+            let citations = String::new();
             let block =
                 Block { index, mapped, start, is_thinking, texts, citations, is_marked: false };
             self.blocks.push(block);

@@ -225,7 +225,10 @@ impl Responses {
     /// Takes items that no event announced from the whole answer.
     fn fill(&mut self, response: Option<&Object<'_>>, shared: &mut Shared) {
         let output = response.map(|own| own.list("output")).unwrap_or_default();
-        for (index, raw) in output.into_iter().enumerate() {
+        if output.len() > MAX_ITEMS {
+            shared.collect(usize::MAX / 2);
+        }
+        for (index, raw) in output.into_iter().take(MAX_ITEMS).enumerate() {
             let Some(item) = Object::read(raw) else { continue };
             let index = index as u64;
             let is_new = self.items.iter().all(|own| own.index != index || own.raw.is_none());
