@@ -78,16 +78,21 @@ impl Proxy {
     pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, SetupError> {
         let runtime = Arc::new(Runtime::new(&config, store)?);
         let settings = Settings::new(config, Some(client), &runtime, None)?;
-        runtime.recent.turn(settings.config.shows_conversations());
-        Ok(Self { settings: Arc::new(settings), runtime })
+        let proxy = Self { settings: Arc::new(settings), runtime };
+        proxy.take_effect();
+        Ok(proxy)
     }
 
     /// Returns the proxy under another configuration, for new requests: new settings, the same
-    /// runtime.
+    /// runtime. That stays as it is until [`Self::take_effect`].
     pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, SetupError> {
         let settings = Settings::new(config, None, &self.runtime, Some(&self.settings))?;
-        self.runtime.recent.turn(settings.config.shows_conversations());
         Ok(Self { settings: Arc::new(settings), runtime: Arc::clone(&self.runtime) })
+    }
+
+    /// Applies this proxy's configuration to the runtime.
+    pub fn take_effect(&self) {
+        self.runtime.recent.turn(self.settings.config.shows_conversations());
     }
 
     /// Compacts the conversation to its limit, forwards it and relays the answer.

@@ -44,12 +44,13 @@ impl Renewal {
         let proxy = Arc::new(proxy.map_err(RenewalError::Proxy)?);
         let tls = self.connections.tls().map(|tls| tls.prepare(&config.server.tls));
         let tls = tls.transpose().map_err(RenewalError::Tls)?;
-        let routes = routes.reconfigured(&config, proxy);
+        let routes = routes.reconfigured(&config, Arc::clone(&proxy));
         let connections = Arc::clone(&self.connections);
         Ok(move || {
             if let (Some(listener), Some(tls)) = (connections.tls(), tls) {
                 listener.replace(tls);
             }
+            proxy.take_effect();
             connections.follow(routes);
         })
     }

@@ -647,6 +647,22 @@ async fn a_delete_where_nothing_is_kept_writes_nothing() {
 }
 
 #[tokio::test]
+async fn a_delete_by_a_key_that_keeps_nothing_writes_nothing() {
+    let upstream = Upstream::start().await;
+    let setting = setting::start(&upstream.address, |_| ()).await;
+    let tenant = setting.store.team_tenant("a");
+    for (settings, writes) in
+        [("{}", false), (r#"{"conversations":false}"#, false), (r#"{"conversations":true}"#, true)]
+    {
+        let key = setting.key("a", settings).await;
+        let deleted = setting.ask(bare("DELETE", &format!("{PATH}/b"), &key.header())).await;
+        deleted.assert_error(404, "not_found");
+        let change = setting.store.conversation_change(tenant, "b").await.expect("it can be read");
+        assert_eq!(change > 0, writes, "{settings}");
+    }
+}
+
+#[tokio::test]
 async fn reading_conversations_counts_towards_the_limits_of_a_key() {
     let upstream = Upstream::start().await;
     let setting = setting::start(&upstream.address, on).await;

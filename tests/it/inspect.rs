@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use rustls::version::TLS13;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use weir::admin::{Admin, Token};
@@ -12,6 +13,7 @@ use weir_store::Store;
 use crate::keys::setting::{bearer, post};
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{self, Message, Weir, ask, bare};
+use crate::tls::setting::{Authority, ask_over, caller, connect, shown};
 
 const SECRET: &str = "weir-admin-of-this-test-0123456789abcdef";
 const PATH: &str = "/admin/v1/inspect";
@@ -497,6 +499,51 @@ async fn live_conversations_are_shown_if_the_operator_says_so() {
     assert_eq!(weir.get(&format!("{RECENT}/x")).await.0, 404);
     let answer = ask(weir.admin, bare("GET", RECENT, "")).await;
     assert_eq!(answer.status(), 401, "{answer:?}");
+}
+
+#[tokio::test]
+async fn live_conversations_outlive_a_reload_that_is_refused() {
+    let upstream = Server::start(Options::default()).await.expect("a free port");
+    let address = upstream.addr.to_string();
+    let authority = Authority::new("one");
+    let tls = shown(&authority.issue("weir"), None);
+    let change = |config: &mut Config| {
+        config.context.originals = Originals::Memory;
+        config.admin.show_conversations = true;
+        config.server.tls = tls.clone();
+    };
+    let weir = Inspected::over(&address, change).await;
+    let send = async |session: &str| {
+        let connector = caller(&authority, None, &[&TLS13]);
+        let mut stream = connect(&connector, weir.weir.address).await.expect("a handshake");
+        let headers = format!("connection: close\r\nx-session-id: {session}\r\n{}", bearer("k"));
+        let request = post("/v1/chat/completions", &headers, chat(1).to_string());
+        let answer = ask_over(&mut stream, request).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    };
+    let listed = async || {
+        let list = weir.get(RECENT).await.1;
+        (list["is_on"].as_bool(), list["data"].as_array().map(Vec::len))
+    };
+    send("a").await;
+    assert_eq!(listed().await, (Some(true), Some(1)));
+    let mut config = Config::default();
+    config.upstream.url = format!("http://{address}/v1");
+    change(&mut config);
+    config.admin.show_conversations = false;
+    let mut broken = config.clone();
+    broken.server.tls.cert = Some(Secret::new("half a certificate"));
+    assert!(weir.weir.renewal.prepare(broken).is_err());
+    let apply = weir.weir.renewal.prepare(config.clone()).expect("a sound configuration");
+    send("b").await;
+    assert_eq!(listed().await, (Some(true), Some(2)), "nothing has changed yet");
+    apply();
+    assert_eq!(listed().await, (Some(false), Some(0)));
+    config.admin.show_conversations = true;
+    weir.weir.renewal.prepare(config).expect("a sound configuration")();
+    assert_eq!(listed().await, (Some(true), Some(0)), "they are deleted");
+    send("c").await;
+    assert_eq!(listed().await, (Some(true), Some(1)));
 }
 
 #[tokio::test]

@@ -78,7 +78,9 @@ pub async fn open(
     if !request.permit.grow(most_bytes) {
         return Err(no_room());
     }
-    let (found, change) = match found(store, tenant, &name).await {
+    let read = || store.conversation(tenant, &name, now_ms());
+    let change = store.conversation_change(tenant, &name);
+    let (found, change) = match found(read(), change, read()).await {
         Ok(both) => both,
         Err(error) => {
             tracing::warn!(
@@ -108,16 +110,18 @@ pub async fn open(
     Ok(Some((Opened::Messages(count), Some(exchange))))
 }
 
-/// Reads a conversation; if there is none, also the latest change of its name.
+/// Reads a conversation; if there is none, also the latest change of its name. Then it is read `again`: one
+/// that began before that change was read would otherwise get an exchange that does not continue it.
 async fn found(
-    store: &Store,
-    tenant: Tenant,
-    name: &str,
+    first: impl Future<Output = Result<Option<Conversation>, StoreError>>,
+    change: impl Future<Output = Result<u64, StoreError>>,
+    again: impl Future<Output = Result<Option<Conversation>, StoreError>>,
 ) -> Result<(Option<Conversation>, u64), StoreError> {
-    match store.conversation(tenant, name, now_ms()).await? {
-        Some(found) => Ok((Some(found), 0)),
-        None => Ok((None, store.conversation_change(tenant, name).await?)),
+    if let Some(found) = first.await? {
+        return Ok((Some(found), 0));
     }
+    let change = change.await?;
+    Ok((again.await?, change))
 }
 
 fn no_room() -> ProxyError {
@@ -379,6 +383,41 @@ mod tests {
     async fn is_kept(store: &Store) -> bool {
         let found = store.conversation(Tenant([1; 16]), "a", now_ms()).await;
         found.expect("it can be read").is_some()
+    }
+
+    #[tokio::test]
+    async fn a_conversation_that_is_put_while_it_is_read_is_found_or_not_extended() {
+        let limits = Config::default().conversations.limits;
+        let tenant = Tenant([1; 16]);
+        let message = |opens| KeptMessage { text: Bytes::from_static(b"{}"), opens };
+        // The put comes before the read of the change, after it, or after all reads.
+        for place in 0..3 {
+            let store = Store::in_memory().expect("there is memory");
+            let put_at = async |at: usize| {
+                if at == place {
+                    let messages = vec![message(true)];
+                    let put = store.replace_conversation(tenant, "a", messages, limits, now_ms());
+                    put.await.expect("it can be written");
+                }
+            };
+            let read = || store.conversation(tenant, "a", now_ms());
+            let first = read();
+            let change = async {
+                put_at(0).await;
+                let change = store.conversation_change(tenant, "a").await;
+                put_at(1).await;
+                change
+            };
+            let (found, change) = found(first, change, read()).await.expect("it can be read");
+            assert_eq!(found.is_some(), place < 2, "{place}");
+            put_at(2).await;
+            let continues = found.map(|found| found.id);
+            let messages = vec![message(true), message(false)];
+            let addition = Addition { continues, change, messages };
+            let added = store.add_to_conversation(tenant, "a", addition, limits, now_ms()).await;
+            let expected = if place < 2 { Added::Whole } else { Added::Changed };
+            assert_eq!(added, Ok(expected), "{place}");
+        }
     }
 
     #[tokio::test]

@@ -85,7 +85,7 @@ impl<'a> Pages<'a> {
     /// Deletes a conversation. Exchanges that are under way are not kept, even if it does not exist yet.
     pub async fn delete(&self, name: &str) -> Result<String, ProxyError> {
         check_name(name)?;
-        if self.caller.key.is_none() && !self.config.enabled {
+        if !self.caller.keeps_conversations(self.config.enabled) {
             // No exchange of this caller is kept, so there is nothing to write for a missing one.
             self.find(name).await?;
         }

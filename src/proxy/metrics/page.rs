@@ -29,6 +29,8 @@ pub async fn render(settings: &Settings, runtime: &Runtime) -> String {
     gauges::learned(&mut registry, &runtime.store).await;
     gauges::caches(&mut registry, runtime.plans.figures());
     gauges::sent(&mut registry, runtime.events.counts(), runtime.tracer.counts());
+    let help = "Receipts that were not made, since too many were in progress";
+    count(&mut registry, "weir_receipts_skipped", help, runtime.receipts.skipped());
     for (name, figure) in settings.summaries.iter().flat_map(|summaries| summaries.figures()) {
         let help = format!("Summaries: {}", name.replace('_', " "));
         count(&mut registry, &format!("weir_summaries_{name}"), &help, figure);

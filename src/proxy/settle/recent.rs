@@ -1,5 +1,6 @@
-//! Newest request of each recent conversation, as its caller sent it, for the inspector. In memory only,
-//! bounded, and empty unless the operator asks for it.
+//! Newest request of each recent conversation, for the inspector: as weir plans it, with the model of its
+//! route and all that weir adds before a plan. In memory only, bounded, and empty unless the operator asks
+//! for it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -304,6 +304,34 @@ async fn what_is_at_hand_is_what_others_have_put() {
     assert_eq!(own.peek(BOB, kind("small"), &[0; 4], 1), Some(None), "it is nobody else's");
 }
 
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn conversations_make_room_without_a_look_at_the_marks_that_stay() {
+    let place = Postgres::new();
+    drop(place.handle());
+    // Two conversations have ended, and one of 5,000 marks more has to go.
+    place.run(
+        "INSERT INTO weir_conversation
+          (tenant, name, created_ms, expires_ms, messages, weight_bytes)
+          SELECT '\\x01'::bytea, '~' || number, 0, 100000 + number, 0, 256
+          FROM generate_series(1, 5000) number
+          UNION ALL SELECT '\\x01'::bytea, name, 0, 150000, 0, 256 FROM unnest(ARRAY['a', 'b']) name;
+         ANALYZE weir_conversation;
+         DO $$
+         DECLARE
+             most bigint := (SELECT bytes - 2 * 256 - 1 FROM weir_total WHERE kind = 'conversation');
+             fetched bigint;
+         BEGIN
+             PERFORM weir_evict_conversations(200000, 100000, most);
+             SELECT seq_tup_read + idx_tup_fetch INTO fetched FROM pg_stat_xact_user_tables
+                 WHERE relid = 'weir_conversation'::regclass;
+             IF fetched > 100 THEN RAISE EXCEPTION '% rows were read', fetched; END IF;
+         END
+         $$",
+    );
+    assert_eq!(place.number("SELECT count(*) FROM weir_conversation"), 4999);
+}
+
 #[tokio::test]
 #[ignore = "needs PostgreSQL"]
 async fn tables_of_an_earlier_version_keep_their_rows() {

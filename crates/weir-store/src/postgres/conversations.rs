@@ -283,13 +283,18 @@ pub(super) async fn delete_expired(shared: Arc<Shared>, now_ms: u64) -> Result<u
     let mut deleted = 0;
     loop {
         let connection = begin(&shared).await?;
-        let sql = format!(
-            "DELETE FROM weir_conversation WHERE id IN
-             (SELECT id FROM weir_conversation WHERE expires_ms <= $1
-              AND (left(name, 1) <> '{MARK}' OR expires_ms <= $2) LIMIT {DELETED_AT_ONCE})"
-        );
-        let (now, marks) = (stored(now_ms), stored(marks_end_ms(now_ms)));
-        let more = connection.execute(&sql, &[&now, &marks]).await?;
+        let mut more = 0;
+        // Marks that must stay may be many, so the search for conversations passes them by.
+        let ended =
+            [(format!("name < '{MARK}' AND"), now_ms), (String::new(), marks_end_ms(now_ms))];
+        for (which, end_ms) in ended {
+            let sql = format!(
+                "DELETE FROM weir_conversation WHERE id IN
+                 (SELECT id FROM weir_conversation WHERE {which} expires_ms <= $1
+                  LIMIT {DELETED_AT_ONCE})"
+            );
+            more += connection.execute(&sql, &[&stored(end_ms)]).await?;
+        }
         connection.commit().await?;
         deleted += more;
         if more < DELETED_AT_ONCE {

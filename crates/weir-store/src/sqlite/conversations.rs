@@ -13,6 +13,16 @@ use crate::conversations::{
 use crate::ledger::text::from_stored;
 use crate::{ENTRY_BYTES, StoreError, Tenant};
 
+/// Deletes ended conversations, then everything that ended before an earlier time, marks included. There
+/// may be many marks that must stay: neither search reads them.
+const ENDED: [&str; 2] = [
+    "DELETE FROM conversation WHERE id IN
+     (SELECT id FROM conversation INDEXED BY conversation_by_own_end
+      WHERE name < '~' AND expires_ms <= ?1 LIMIT ?2)",
+    "DELETE FROM conversation WHERE id IN
+     (SELECT id FROM conversation INDEXED BY conversation_by_end WHERE expires_ms <= ?1 LIMIT ?2)",
+];
+
 #[async_trait]
 impl Conversations for Sqlite {
     async fn conversation(
@@ -259,12 +269,7 @@ fn evict(connection: &Connection, max_bytes: u64, now_ms: u64) -> rusqlite::Resu
     if !is_above()? {
         return Ok(());
     }
-    connection
-        .prepare_cached(
-            "DELETE FROM conversation WHERE expires_ms <= ?1
-             AND (substr(name, 1, 1) <> ?2 OR expires_ms <= ?3)",
-        )?
-        .execute(params![stored(now_ms), MARK.to_string(), stored(marks_end_ms(now_ms))])?;
+    delete_ended(connection, now_ms, u64::MAX)?;
     let mut oldest = connection.prepare_cached(
         "WITH most AS
           (SELECT tenant FROM weight WHERE kind = ?1 ORDER BY bytes DESC, tenant DESC LIMIT 1)
@@ -282,28 +287,64 @@ fn evict(connection: &Connection, max_bytes: u64, now_ms: u64) -> rusqlite::Resu
     Ok(())
 }
 
+/// Deletes expired conversations, then marks that no exchange needs any more: at most `most` of each.
+/// Returns their number.
+fn delete_ended(connection: &Connection, now_ms: u64, most: u64) -> rusqlite::Result<u64> {
+    let mut deleted = 0;
+    for (sql, end_ms) in ENDED.iter().zip([now_ms, marks_end_ms(now_ms)]) {
+        let ended = params![stored(end_ms), stored(most)];
+        deleted += connection.prepare_cached(sql)?.execute(ended)? as u64;
+    }
+    Ok(deleted)
+}
+
 /// Deletes expired conversations of all tenants; returns their number.
 pub(super) async fn delete_expired(sqlite: &Sqlite, now_ms: u64) -> Result<u64, StoreError> {
     let mut deleted = 0;
     loop {
-        let work = move |connection: &Connection| {
-            connection
-                .prepare_cached(
-                    "DELETE FROM conversation WHERE id IN
-                     (SELECT id FROM conversation WHERE expires_ms <= ?1
-                      AND (substr(name, 1, 1) <> ?2 OR expires_ms <= ?3) LIMIT ?4)",
-                )?
-                .execute(params![
-                    stored(now_ms),
-                    MARK.to_string(),
-                    stored(marks_end_ms(now_ms)),
-                    stored(DELETED_AT_ONCE)
-                ])
-        };
-        let more = sqlite.write(work).await? as u64;
+        let work = move |connection: &Connection| delete_ended(connection, now_ms, DELETED_AT_ONCE);
+        let more = sqlite.write(work).await?;
         deleted += more;
         if more < DELETED_AT_ONCE {
             return Ok(deleted);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::super::schema;
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000_000;
+    const ALICE: Tenant = Tenant([1; 16]);
+
+    #[test]
+    fn marks_that_stay_take_no_time_from_other_changes() {
+        let mut connection = Connection::open_in_memory().expect("memory");
+        schema::prepare(&mut connection).expect("an empty database");
+        let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+        for number in 0..1000 {
+            mark(&connection, ALICE, &number.to_string(), NOW).expect("SQL");
+        }
+        for name in ["a", "b"] {
+            create(&connection, ALICE, name, NOW).expect("SQL");
+        }
+        let total = count("SELECT bytes FROM total WHERE kind = 'conversation'").expect("SQL");
+        // Two conversations have ended, and one mark more has to go.
+        let max_bytes = total as u64 - 2 * ENTRY_BYTES - 1;
+        evict(&connection, max_bytes, NOW).expect("SQL");
+        assert_eq!(count("SELECT count(*) FROM conversation"), Ok(999));
+        for sql in ENDED {
+            let statement = connection.prepare_cached(sql).expect("SQL");
+            let steps = statement.get_status(StatementStatus::VmStep);
+            assert!((1..500).contains(&steps), "{steps} steps of {sql}");
+        }
+        assert_eq!(delete_ended(&connection, NOW, 10), Ok(0));
+        let later_ms = NOW + 2 * 24 * 3_600_000;
+        assert_eq!(delete_ended(&connection, later_ms, 10), Ok(10));
+        assert_eq!(delete_ended(&connection, later_ms, u64::MAX), Ok(989));
     }
 }

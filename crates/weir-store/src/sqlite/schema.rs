@@ -58,6 +58,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("budget.sql"),
     include_str!("attribution.sql"),
     include_str!("conversation.sql"),
+    include_str!("mark.sql"),
 ];
 
 /// Rejects files that are not weir's, or of a later version. Changes nothing.
