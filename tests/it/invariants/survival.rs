@@ -199,6 +199,16 @@ fn planted_rules_survive_five_and_ten_compactions() {
     }
 }
 
+#[test]
+fn planted_rules_survive_within_a_small_limit() {
+    for protocol in PROTOCOLS {
+        for limit_tokens in [2600, 3500] {
+            let (lowest, _) = lowest_share_within(limit_tokens, protocol, 5, 1, |_, _| {});
+            assert_eq!(lowest, 1.0, "{protocol:?}, {limit_tokens} tokens");
+        }
+    }
+}
+
 /// Lines that claim to be rules.
 fn crowding_lines(bytes: usize, mark: &str) -> String {
     let mut text = String::new();

@@ -7,6 +7,10 @@ use crate::compact::policy::share;
 use crate::compact::source::Source;
 use crate::compact::survival;
 
+/// Minimum room with a small limit, as long as it is no more than a tenth of the limit: a share of few tokens
+/// has no room for a few rules.
+const LEAST_SURVIVAL_TOKENS: u64 = 256;
+const LEAST_SURVIVAL_PERMILLE: u32 = 100;
 /// Tokens of a note's first line, and of the speakers of a few messages.
 const FRAME_TOKENS: f64 = 24.0;
 
@@ -14,7 +18,12 @@ impl Compaction<'_> {
     /// Returns the maximum size of what a note has first.
     pub(super) fn survival_tokens(&self) -> u64 {
         let profile = &self.state.profile;
-        share(profile.limit_tokens, profile.policy.survival_permille)
+        let permille = profile.policy.survival_permille;
+        if permille == 0 {
+            return 0;
+        }
+        let least_tokens = share(profile.limit_tokens, LEAST_SURVIVAL_PERMILLE);
+        share(profile.limit_tokens, permille).max(least_tokens.min(LEAST_SURVIVAL_TOKENS))
     }
 
     /// Drops the notes so far if they leave too little room for the rules of the messages removed since.

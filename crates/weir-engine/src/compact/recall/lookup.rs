@@ -190,10 +190,8 @@ impl Lookup<'_> {
         }
         for (number, raw) in self.messages.iter().enumerate().rev().take(SEARCHED_MESSAGES) {
             let Ok(message) = self.protocol.read_message(raw) else { continue };
-            let is_result = message
-                .answers
-                .and_then(json::string)
-                .is_some_and(|id| own_calls.contains(&*id));
+            let is_result =
+                message.answers.and_then(json::string).is_some_and(|id| own_calls.contains(&*id));
             let is_call = message.calls.iter().any(|call| self.is_own(call));
             if message.role == Role::System || is_result || is_call {
                 continue;
@@ -572,7 +570,8 @@ mod tests {
         let exact = r#"{"role":"user","content":"The blue gate is shut."}"#;
         let said = "far from here and long ago ".repeat(60);
         let padded = format!(r#"{{"role":"user","content":"{said} The blue gate. {said}"}}"#);
-        let apart = r#"{"role":"assistant","content":"A gate was painted: blue gate paint, the blue."}"#;
+        let apart =
+            r#"{"role":"assistant","content":"A gate was painted: blue gate paint, the blue."}"#;
         let mut messages = vec![padded.as_str(); 11];
         messages.extend([exact, apart]);
         let lookup = Lookup { protocol: Protocol::Chat, messages: &messages, tool: "recall" };

@@ -99,8 +99,7 @@ fn rules(reading: &Reading, is_read: bool) -> Vec<usize> {
         let text = said(reading, unit);
         // Both are in order.
         while instructions.next_if(|own| own.end <= unit.span.start).is_some() {}
-        let is_instruction =
-            instructions.peek().is_some_and(|own| own.contains(&unit.span.start));
+        let is_instruction = instructions.peek().is_some_and(|own| own.contains(&unit.span.start));
         if let Some(fence) = text.trim_start().strip_prefix("```") {
             let is_shell = matches!(fence.trim(), "" | "bash" | "sh" | "shell" | "console");
             is_command = !is_command && is_instruction && is_shell;

@@ -438,10 +438,8 @@ mod tests {
     fn a_command_has_no_more_edits_than_the_maximum() {
         let tee = format!("tee {} <<X\n1\nX", "p ".repeat(1000));
         let echo = "echo 1 > a; ".repeat(1000);
-        let patch = format!(
-            "cat <<X {}\n*** Begin Patch\n*** End Patch\nX",
-            "| patch -p1 ".repeat(1000)
-        );
+        let patch =
+            format!("cat <<X {}\n*** Begin Patch\n*** End Patch\nX", "| patch -p1 ".repeat(1000));
         assert_eq!(edits(&tee).len(), MOST_EDITS);
         assert_eq!(edits(&echo).len(), MOST_EDITS);
         assert_eq!(edits(&patch).len(), 1);
