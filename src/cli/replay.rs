@@ -33,8 +33,8 @@ Examples:
   weir replay recorded.jsonl --budget 30% --lost 40
   weir replay recorded.jsonl --budget 30% --show ID --turn 60
 
-Columns (recall is the mean over sources with at least 60 cases; the bill is
-pooled):
+Columns (retention is the mean over sources with at least 60 cases; the bill
+is pooled):
   conv, turns   conversations and requests above the budget
   infeas        requests whose system text and last turn alone exceed it; they
                 count for the bill alone

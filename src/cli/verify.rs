@@ -32,10 +32,11 @@ The transcript is the body of a request, or only its messages or items; it may g
 messages of a receipt. A receipt is a file of `weir explain --receipt`, or the answer of the plan API \
 with a receipt.
 
-Three things are checked: the digest of each message; each excerpt, word for word; and the rules in \
+weir checks the digest of each message; each excerpt, word for word; that no note has lines of its own; \
+that the last message was sent, and no message that is neither received nor a note; and the rules in \
 messages that were not sent whole. Each such rule must be in an excerpt, or the receipt must list it as \
-lost. With --request and --sent, weir makes the receipt from the two bodies and checks it. That also \
-finds lines of notes that are in no message, and sent messages that are neither received ones nor notes.
+lost. With --request and --sent, weir makes the receipt from the two bodies, and also shows the lines of \
+notes that are in no message.
 
 Exit codes: 0 the files agree, 1 a problem was found (with --strict also a lost rule), 2 nothing was \
 checked, because a file cannot be read or an option is wrong.";
@@ -80,7 +81,7 @@ struct Outcome {
     #[serde(flatten)]
     checked: Checked,
     /// Lines of notes that are in no message.
-    foreign_lines: Vec<String>,
+    unknown_lines: Vec<String>,
     /// Messages sent that are neither received ones nor notes, by index among those sent.
     added: Vec<usize>,
     ok: bool,
@@ -125,23 +126,24 @@ fn sent_for(args: &VerifyArgs, request: &Path, sent: &Path) -> Result<Outcome, S
     let (received_body, protocol) = body(args, request)?;
     let (sent_body, _) = body(args, sent)?;
     let received = messages(&received_body, protocol, request)?;
-    let made = Receipt::made(protocol, &received, &messages(&sent_body, protocol, sent)?);
+    let made =
+        Receipt::with_unknown_lines(protocol, &received, &messages(&sent_body, protocol, sent)?);
     let checked = check(&made.receipt, protocol, &received);
-    Ok(outcome(args, sent, checked, made.foreign, made.receipt.added))
+    Ok(outcome(args, sent, checked, made.unknown_lines, made.receipt.added))
 }
 
 fn outcome(
     args: &VerifyArgs,
     path: &Path,
     mut checked: Checked,
-    foreign_lines: Vec<String>,
+    unknown_lines: Vec<String>,
     added: Vec<usize>,
 ) -> Outcome {
     if args.strict {
         checked.problems.append(&mut checked.admitted);
     }
     let ok = checked.problems.is_empty() && added.is_empty();
-    Outcome { file: path.display().to_string(), checked, foreign_lines, added, ok }
+    Outcome { file: path.display().to_string(), checked, unknown_lines, added, ok }
 }
 
 /// Reads a body, completed from a bare list, and recognises its protocol.
@@ -171,6 +173,25 @@ fn receipt(path: &Path) -> Result<Receipt, String> {
         .map_err(|error| format!("{shown} is no receipt: {error}"))
 }
 
+/// Formats the number of messages of each fate. Rare fates are left out if they have none.
+fn fates(checked: &Checked) -> String {
+    let Checked { kept, masked, clipped, excerpted, excerpts, summarised, gone, .. } = checked;
+    let mut parts = vec![format!("{kept} kept")];
+    let mut push = |count: &usize, name| {
+        if *count > 0 {
+            parts.push(format!("{count} {name}"));
+        }
+    };
+    push(masked, "masked");
+    push(clipped, "clipped");
+    parts.push(format!("{excerpted} excerpted ({excerpts} excerpts)"));
+    if *summarised > 0 {
+        parts.push(format!("{summarised} summarised"));
+    }
+    parts.push(format!("{gone} gone"));
+    parts.join(", ")
+}
+
 /// Formats a result.
 fn shown(args: &VerifyArgs, outcome: &Outcome) -> String {
     if args.json {
@@ -182,24 +203,21 @@ fn shown(args: &VerifyArgs, outcome: &Outcome) -> String {
         _ => "rules not checked".to_owned(),
     };
     let mut text = format!(
-        "{}: {}; {} messages, {} kept, {} excerpted ({} excerpts), {} gone; {rules}\n",
+        "{}: {}; {} messages: {}; {rules}\n",
         outcome.file,
         if outcome.ok { "ok" } else { "problems found" },
         checked.messages,
-        checked.kept,
-        checked.excerpted,
-        checked.excerpts,
-        checked.gone,
+        fates(checked),
     );
-    for Problem { trouble, message, rule } in &checked.problems {
+    for Problem { kind, message, rule } in &checked.problems {
         let place = message.map_or_else(String::new, |message| format!("message {message}: "));
-        text.push_str(&format!("  {place}{}", trouble.text()));
+        text.push_str(&format!("  {place}{}", kind.text()));
         if let Some(rule) = rule {
             text.push_str(&format!(" ({}): {}", rule.digest, safe_lines(&rule.text)));
         }
         text.push('\n');
     }
-    for line in &outcome.foreign_lines {
+    for line in &outcome.unknown_lines {
         text.push_str(&format!("  in no message: {}\n", safe_lines(line)));
     }
     for index in &outcome.added {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use weir_engine::compact::receipt::{Receipt, Treated, Trouble, check};
+use weir_engine::compact::receipt::{Fate, ProblemKind, Receipt, check};
 use weir_engine::wire::Protocol;
 
 use crate::cli::weir;
@@ -47,7 +47,7 @@ fn receipts_agree_with_every_golden_request() {
         }
         let received: Vec<&str> = received.iter().map(String::as_str).collect();
         let sent: Vec<&str> = sent.iter().map(String::as_str).collect();
-        let made = Receipt::made(protocol, &received, &sent);
+        let made = Receipt::with_unknown_lines(protocol, &received, &sent);
         assert!(
             made.receipt.added.is_empty(),
             "{name}: {:?} of {}",
@@ -57,7 +57,7 @@ fn receipts_agree_with_every_golden_request() {
         if name.starts_with(EXTRACTS) {
             continue;
         }
-        assert_eq!(made.foreign, Vec::<String>::new(), "{name}");
+        assert_eq!(made.unknown_lines, Vec::<String>::new(), "{name}");
         let checked = check(&made.receipt, protocol, &received);
         assert_eq!(checked.problems, [], "{name}");
         excerpts += checked.excerpts;
@@ -100,9 +100,9 @@ fn a_receipt_is_checked_against_a_transcript() {
     let (code, receipt) = run(&[&["explain", &request, "--receipt"], &limit[..]].concat());
     assert_eq!(code, Some(0), "{receipt}");
     let made: Receipt = serde_json::from_str(&receipt).expect("a receipt");
-    assert_eq!((made.messages[0].fate, made.messages[3].fate), (Treated::Kept, Treated::Excerpted));
+    assert_eq!((made.messages[0].fate, made.messages[3].fate), (Fate::Kept, Fate::Excerpted));
     assert_eq!((made.noted_rules, made.lost_rules.len()), (1, 0));
-    assert!(made.count(Treated::Gone) + made.count(Treated::Excerpted) > 20);
+    assert!(made.count(Fate::Gone) + made.count(Fate::Excerpted) > 20);
     let own = folder.write("receipt.json", &receipt);
 
     let (code, shown) = run(&["verify", &request, &own]);
@@ -119,7 +119,7 @@ fn a_receipt_is_checked_against_a_transcript() {
     let (code, shown) = run(&["verify", &changed, &own, "--json"]);
     assert_eq!(code, Some(1), "{shown}");
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
-    assert_eq!(shown["problems"], json!([{"trouble": "differs", "message": 3}]));
+    assert_eq!(shown["problems"], json!([{"kind": "digest_mismatch", "message": 3}]));
     assert_eq!(shown["ok"], false);
     assert_eq!(shown["rules"], Value::Null, "rules were not checked");
     let (code, shown) = run(&["verify", &changed, &own]);
@@ -164,8 +164,39 @@ fn a_lost_rule_is_named_if_none_may_be_lost() {
     let (code, shown) = json(&[]);
     assert_eq!((code, &shown["problems"], &shown["lost_rules"]), (Some(0), &json!([]), &json!(1)));
     let (code, shown) = json(&["--strict"]);
-    let gone = json!({"trouble": "rule_gone", "message": 3, "digest": digest, "text": rule});
+    let gone = json!({"kind": "lost_rule", "message": 3, "digest": digest, "text": rule});
     assert_eq!((code, &shown["problems"]), (Some(1), &json!([gone])));
+}
+
+/// Receipts number messages with the recalls that weir has put in; problems have the transcript's numbers.
+#[test]
+fn problems_have_the_numbers_of_the_transcript_behind_a_recall() {
+    let folder = Folder::new();
+    let body = conversation();
+    let request = folder.write("request.json", &body);
+    let all = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request").messages;
+    let recall = [
+        r#"{"role":"assistant","content":null,"tool_calls":[{"id":"r1","type":"function","function":{"name":"recall","arguments":"{\"messages\":[1]}"}}]}"#,
+        r#"{"role":"tool","tool_call_id":"r1","content":"Which gate leaks?"}"#,
+    ];
+    let received = [&all[..2], &recall[..], &all[2..]].concat();
+    let problems = |sent: &[&str]| {
+        let receipt = Receipt::with_recalls(Protocol::Chat, &all, &received, sent);
+        assert!(receipt.messages[2].recall && receipt.messages[3].recall);
+        let receipt = serde_json::to_string(&receipt).expect("a receipt");
+        let own = folder.write("receipt.json", &receipt);
+        let (code, shown) = run(&["verify", &request, &own, "--strict", "--json"]);
+        assert_eq!(code, Some(1), "{shown}");
+        let shown: Value = serde_json::from_str(&shown).expect("JSON");
+        let list = shown["problems"].as_array().expect("a list").clone();
+        let own = |problem: &Value| (problem["kind"].clone(), problem["message"].clone());
+        list.iter().map(own).collect::<Vec<(Value, Value)>>()
+    };
+    let end = received.len() - 1;
+    let without_rule = [&received[..4], &received[100..]].concat();
+    assert_eq!(problems(&without_rule), [(json!("lost_rule"), json!(3))]);
+    let without_last = &received[..end];
+    assert_eq!(problems(without_last), [(json!("last_left_out"), json!(all.len() - 1))]);
 }
 
 #[test]
@@ -208,33 +239,36 @@ fn problems_of_a_receipt_are_found() {
     assert_eq!(honest.lost_rules.len(), 1, "the rule is in no message sent");
     assert_eq!(check(&honest, Protocol::Chat, &request.messages).problems, []);
     type Change = fn(&mut Receipt);
-    let changes: [(Change, Trouble); 11] = [
-        (|receipt| receipt.version = 9, Trouble::Form),
-        (|receipt| receipt.protocol = "messages".to_owned(), Trouble::Form),
-        (|receipt| receipt.messages.extend(receipt.messages.clone()), Trouble::Missing),
-        (|receipt| receipt.messages[5].digest.push('0'), Trouble::Differs),
-        (|receipt| receipt.lost_rules.clear(), Trouble::RuleLost),
-        (|receipt| receipt.messages[5].excerpts.push((7, 3, "0".repeat(32))), Trouble::NotVerbatim),
+    let changes: [(Change, ProblemKind); 11] = [
+        (|receipt| receipt.version = 9, ProblemKind::Unsupported),
+        (|receipt| receipt.protocol = "messages".to_owned(), ProblemKind::Unsupported),
+        (|receipt| receipt.messages.extend(receipt.messages.clone()), ProblemKind::Missing),
+        (|receipt| receipt.messages[5].digest.push('0'), ProblemKind::DigestMismatch),
+        (|receipt| receipt.lost_rules.clear(), ProblemKind::UnlistedLostRule),
+        (
+            |receipt| receipt.messages[5].excerpts.push((7, 3, "0".repeat(32))),
+            ProblemKind::NotVerbatim,
+        ),
         (
             |receipt| {
                 let empty = "af1349b9f5f9a1a6a0404dea36dcc949".to_owned();
                 receipt.messages[5].excerpts.push((0, 0, empty));
             },
-            Trouble::NotVerbatim,
+            ProblemKind::NotVerbatim,
         ),
-        (|receipt| receipt.messages.clear(), Trouble::Inconsistent),
-        (|receipt| receipt.messages[5].fate = Treated::Excerpted, Trouble::Inconsistent),
-        (|receipt| receipt.messages[5].fate = Treated::Summarised, Trouble::Inconsistent),
+        (|receipt| receipt.messages.clear(), ProblemKind::Inconsistent),
+        (|receipt| receipt.messages[5].fate = Fate::Excerpted, ProblemKind::Inconsistent),
+        (|receipt| receipt.messages[5].fate = Fate::Summarised, ProblemKind::Inconsistent),
         (
-            |receipt| receipt.messages.last_mut().expect("a message").fate = Treated::Gone,
-            Trouble::LastLeftOut,
+            |receipt| receipt.messages.last_mut().expect("a message").fate = Fate::Gone,
+            ProblemKind::LastLeftOut,
         ),
     ];
-    for (change, trouble) in changes {
+    for (change, kind) in changes {
         let mut receipt = honest.clone();
         change(&mut receipt);
         let checked = check(&receipt, Protocol::Chat, &request.messages);
-        assert_eq!(checked.problems.first().map(|own| own.trouble), Some(trouble), "{checked:?}");
+        assert_eq!(checked.problems.first().map(|own| own.kind), Some(kind), "{checked:?}");
     }
 }
 

@@ -34,7 +34,7 @@ const POLICY: &[Key] = keys! {
     recall = 0.1, Share(0, 1000), MovesCompactions, was tail;
     /// Whether the model gets a tool with which it can ask for earlier messages, by number or by
     /// words. weir answers its calls from the request itself; callers see neither the tool nor its
-    /// calls. Each call takes one more request to the upstream.
+    /// calls. Each round of calls takes one more request to the upstream, at most five for one answer.
     recall_tool = false, Switch, MovesCompactions;
     /// Regular expressions: user and assistant messages that match one are pinned.
     anchors = [], List("regular expressions"), MovesCompactions;
@@ -102,9 +102,9 @@ const ADVANCED: &[Key] = keys! {
     recent = 0.15, Share(0, 1000), MovesCompactions, was recent;
     /// Maximum total of messages pinned by the caller or by an anchor, a share of the limit.
     pinned = 0.1, Share(0, 1000), MovesCompactions, was pinned;
-    /// Maximum total of the parts that a note of excerpts has first, a share of the limit: rules of users
-    /// and of instruction files, open tasks, unresolved errors and the last edit of each file. One
-    /// message may claim a fifth of it for its rules. 0 gives none of them precedence.
+    /// Maximum room for parts that take precedence in a note of excerpts, a share of the limit: rules of
+    /// users and of instruction files, open tasks, unresolved errors and the last edit of each file. One
+    /// message may claim a fifth of it for its rules. 0 switches this off.
     survival = 0.05, Share(0, 1000), MovesCompactions;
     /// Measure of a turn's importance: "role" (the speaker, and whether tools are used) or
     /// "reference" (how much of it the assistant used later).

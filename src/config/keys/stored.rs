@@ -72,7 +72,7 @@ pub(in crate::config) const LEDGER: Section = Section {
         retention_days = 90, Whole(1, MAX_DAYS), Restart;
         /// How long daily totals are kept.
         totals_retention_days = 1100, Whole(1, MAX_DAYS), Restart, was sums_retention_days;
-        /// Whether each compaction leaves a receipt: digests of the messages, and what became of each.
+        /// Whether each compaction leaves a receipt: a digest of each message and how it was treated.
         /// Callers read theirs at `GET /weir/v1/receipts/ID` with the credential and the ID of the
         /// request (`x-weir-request-id`). Receipts are kept as long as rows, 256 MiB at most.
         receipts = false, Switch, NextRequest;

@@ -145,7 +145,7 @@ fn write_names(prefix: &str, names: &[String], out: &mut String) {
     }
 }
 
-/// Returns the numbers of messages as ranges. Of many only the first and the last.
+/// Returns the numbers of messages as ranges: all of up to four, else the first two and the last.
 fn ranges(messages: &[usize]) -> String {
     let is_new = |at: &usize| *at == 0 || messages[*at] != messages[*at - 1] + 1;
     let starts: Vec<usize> = (0..messages.len()).filter(is_new).collect();

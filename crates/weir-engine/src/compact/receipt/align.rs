@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Treated;
+use super::Fate;
 use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::placeholder::is_placeholder;
 use crate::compact::message::reading::{BlockKind, Reading};
@@ -19,7 +19,7 @@ const MOST_BLOCKS: usize = 16;
 
 /// Fates of the messages received, and the notes among those sent.
 pub(super) struct Alignment {
-    pub(super) fates: Vec<Treated>,
+    pub(super) fates: Vec<Fate>,
     /// Texts of notes, in order.
     pub(super) notes: Vec<String>,
     /// Messages sent that are neither.
@@ -28,11 +28,8 @@ pub(super) struct Alignment {
 
 /// Finds each message sent among those received; `None` for one that is known already.
 pub(super) fn align(received: &[Rc<Reading>], sent: &[Option<Rc<Reading>>]) -> Alignment {
-    let mut alignment = Alignment {
-        fates: vec![Treated::Gone; received.len()],
-        notes: Vec::new(),
-        added: Vec::new(),
-    };
+    let mut alignment =
+        Alignment { fates: vec![Fate::Gone; received.len()], notes: Vec::new(), added: Vec::new() };
     let mut places: HashMap<u64, Vec<usize>, Seeded> = HashMap::default();
     for (message, reading) in received.iter().enumerate().rev() {
         places.entry(key(reading)).or_default().push(message);
@@ -46,7 +43,7 @@ pub(super) fn align(received: &[Rc<Reading>], sent: &[Option<Rc<Reading>>]) -> A
             list.pop()
         });
         if let Some(message) = same {
-            alignment.fates[message] = Treated::Kept;
+            alignment.fates[message] = Fate::Kept;
             next = message + 1;
             continue;
         }
@@ -79,7 +76,7 @@ pub(super) fn align(received: &[Rc<Reading>], sent: &[Option<Rc<Reading>>]) -> A
 /// Part of a user's message as sent.
 enum Piece {
     Note(String),
-    Message(usize, Treated),
+    Message(usize, Fate),
 }
 
 /// Splits a user's message, as sent, into several received ones and notes: some protocols and models take no
@@ -95,7 +92,7 @@ fn pieces(received: &[Rc<Reading>], next: usize, own: &Reading) -> Option<Vec<Pi
     if unmasked.len() < texts.len() {
         let rest = unmasked.join("\n");
         let (message, _) = later().find(|(_, other)| other.text == rest)?;
-        return Some(vec![Piece::Message(message, Treated::Masked)]);
+        return Some(vec![Piece::Message(message, Fate::Masked)]);
     }
     if let [text] = texts[..] {
         let mut pairs = later().zip(later().skip(1));
@@ -103,7 +100,7 @@ fn pieces(received: &[Rc<Reading>], next: usize, own: &Reading) -> Option<Vec<Pi
             let rest = text.strip_prefix(first.text.as_str());
             rest.and_then(|rest| rest.strip_prefix("\n\n")) == Some(second.text.as_str())
         })?;
-        let kept = [first, second].map(|message| Piece::Message(message, Treated::Kept));
+        let kept = [first, second].map(|message| Piece::Message(message, Fate::Kept));
         return Some(kept.into());
     }
     let (mut pieces, mut from, mut place) = (Vec::new(), next, 0);
@@ -114,7 +111,7 @@ fn pieces(received: &[Rc<Reading>], next: usize, own: &Reading) -> Option<Vec<Pi
             after.find(|(_, other)| other.text == text).map(|(message, _)| (message, end))
         });
         if let Some((message, end)) = whole {
-            pieces.push(Piece::Message(message, Treated::Kept));
+            pieces.push(Piece::Message(message, Fate::Kept));
             (from, place) = (message + 1, end);
         } else if texts[place].trim_start().starts_with(MARK) {
             pieces.push(Piece::Note(texts[place].to_owned()));
@@ -131,7 +128,7 @@ fn changed(
     received: &[Rc<Reading>],
     next: usize,
     own: &Reading,
-) -> Option<(usize, Treated, Option<String>)> {
+) -> Option<(usize, Fate, Option<String>)> {
     if !own.text.contains("[weir: ") && own.role != Role::Assistant {
         return None;
     }
@@ -144,14 +141,14 @@ fn changed(
             let before = own.text.strip_suffix(other.text.as_str());
             let note = behind.or(before.filter(|note| note.ends_with("\n\n")));
             let note = note.filter(|note| note.trim_start().starts_with(MARK))?;
-            Some((message, Treated::Kept, Some(note.trim().to_owned())))
+            Some((message, Fate::Kept, Some(note.trim().to_owned())))
         });
     if holding.is_some() || own.role == Role::User {
         return holding;
     }
     let fate = match own.text.lines().all(is_placeholder) {
-        true => Treated::Masked,
-        false => Treated::Clipped,
+        true => Fate::Masked,
+        false => Fate::Clipped,
     };
     let is_same = |other: &Reading| match own.role {
         Role::Tool => own.answers.is_some() && own.answers == other.answers,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-use super::{Entry, Receipt, Treated, VERSION, digest, lost};
+use super::{Entry, Fate, Receipt, VERSION, digest, lost};
 use crate::compact::message::reading::Reading;
 use crate::compact::source::read_one;
 use crate::compact::survival;
@@ -19,11 +19,14 @@ const SHOWN_CHARACTERS: usize = 200;
 pub struct Checked {
     pub messages: usize,
     pub kept: usize,
+    pub masked: usize,
+    pub clipped: usize,
     pub excerpted: usize,
-    /// Number of messages that were not sent and that no note has.
-    pub gone: usize,
     /// Number of excerpts.
     pub excerpts: usize,
+    pub summarised: usize,
+    /// Number of messages that were not sent and that no note has.
+    pub gone: usize,
     /// Number of rules of messages that were not sent whole: those that notes have, and those that are
     /// lost. `None` if rules were not checked, since something else contradicts.
     pub rules: Option<usize>,
@@ -37,8 +40,8 @@ pub struct Checked {
 /// Contradiction between a receipt and a transcript.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    pub trouble: Trouble,
-    /// Message of the transcript that it is about.
+    pub kind: ProblemKind,
+    /// Message that it is about, by number in the transcript.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<usize>,
     /// Lost rule that it is about.
@@ -56,46 +59,46 @@ pub struct LostRule {
 
 impl Problem {
     /// Creates a problem of a message, or of the receipt as a whole.
-    pub fn of(trouble: Trouble, message: Option<usize>) -> Self {
-        Self { trouble, message, rule: None }
+    pub fn of(kind: ProblemKind, message: Option<usize>) -> Self {
+        Self { kind, message, rule: None }
     }
 }
 
 /// Kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Trouble {
+pub enum ProblemKind {
     /// The receipt has another version or protocol.
-    Form,
+    Unsupported,
     /// The transcript has fewer messages.
     Missing,
     /// The message has another digest.
-    Differs,
+    DigestMismatch,
     /// An excerpt is not word for word in the message.
     NotVerbatim,
     /// A line of a note is in no message that the note names.
-    Foreign,
+    UnknownLines,
     /// A rule is lost, and the receipt does not list it.
-    RuleLost,
+    UnlistedLostRule,
     /// A rule is lost, as the receipt says. A problem only if rules may not be lost.
-    RuleGone,
+    LostRule,
     /// The last message is not sent.
     LastLeftOut,
     /// The receipt contradicts itself, or is about no message.
     Inconsistent,
 }
 
-impl Trouble {
+impl ProblemKind {
     /// Returns the problem in words.
     pub fn text(self) -> &'static str {
         match self {
-            Self::Form => "the receipt has another version or protocol",
+            Self::Unsupported => "the receipt has another version or protocol",
             Self::Missing => "the transcript ends before this message",
-            Self::Differs => "the message is not the one of the receipt",
+            Self::DigestMismatch => "the message is not the one of the receipt",
             Self::NotVerbatim => "an excerpt is not word for word in the message",
-            Self::Foreign => "a note has lines that are in no message it names",
-            Self::RuleLost => "a rule was lost, and the receipt does not list it",
-            Self::RuleGone => "a rule was lost",
+            Self::UnknownLines => "a note has lines that are in no message it names",
+            Self::UnlistedLostRule => "a rule was lost, and the receipt does not list it",
+            Self::LostRule => "a rule was lost",
             Self::LastLeftOut => "the last message was not sent",
             Self::Inconsistent => "the receipt contradicts itself, or is about no message",
         }
@@ -106,21 +109,24 @@ impl Trouble {
 pub fn check(receipt: &Receipt, protocol: Protocol, messages: &[&str]) -> Checked {
     let mut checked = Checked {
         messages: receipt.messages.len(),
-        kept: receipt.count(Treated::Kept),
-        excerpted: receipt.count(Treated::Excerpted),
-        gone: receipt.count(Treated::Gone),
+        kept: receipt.count(Fate::Kept),
+        masked: receipt.count(Fate::Masked),
+        clipped: receipt.count(Fate::Clipped),
+        excerpted: receipt.count(Fate::Excerpted),
         excerpts: receipt.messages.iter().map(|entry| entry.excerpts.len()).sum(),
+        summarised: receipt.count(Fate::Summarised),
+        gone: receipt.count(Fate::Gone),
         ..Checked::default()
     };
-    let mut report = |trouble, message| checked.problems.push(Problem::of(trouble, message));
+    let mut report = |kind, message| checked.problems.push(Problem::of(kind, message));
     if receipt.version != VERSION || receipt.protocol != protocol.name() {
-        report(Trouble::Form, None);
+        report(ProblemKind::Unsupported, None);
         return checked;
     }
     // The client does not have weir's recalls, which notes count.
     let own = receipt.messages.iter().filter(|entry| entry.recall).count();
     if messages.len() < receipt.messages.len() - own {
-        report(Trouble::Missing, Some(messages.len()));
+        report(ProblemKind::Missing, Some(messages.len()));
         return checked;
     }
     let mut transcript = messages.iter().enumerate();
@@ -133,7 +139,7 @@ pub fn check(receipt: &Receipt, protocol: Protocol, messages: &[&str]) -> Checke
     for (number, entry) in receipt.messages.iter().enumerate() {
         let Some((message, raw)) = places[number] else { continue };
         if digest(&protocol.identity(raw)) != entry.digest {
-            report(Trouble::Differs, Some(message));
+            report(ProblemKind::DigestMismatch, Some(message));
             continue;
         }
         let text = &readings[number].text;
@@ -141,22 +147,24 @@ pub fn check(receipt: &Receipt, protocol: Protocol, messages: &[&str]) -> Checke
             start < end && text.get(*start..*end).is_some_and(|said| digest(said) == *wanted)
         };
         if !entry.excerpts.iter().all(is_verbatim) {
-            report(Trouble::NotVerbatim, Some(message));
+            report(ProblemKind::NotVerbatim, Some(message));
         }
     }
     if !is_consistent(receipt) {
-        report(Trouble::Inconsistent, None);
+        report(ProblemKind::Inconsistent, None);
     }
     // Results may be shortened there, and nothing else.
-    let is_sent = |fate| matches!(fate, Treated::Kept | Treated::Masked | Treated::Clipped);
+    let is_sent = |fate| matches!(fate, Fate::Kept | Fate::Masked | Fate::Clipped);
     if receipt.messages.last().is_some_and(|last| !is_sent(last.fate)) {
-        report(Trouble::LastLeftOut, receipt.messages.len().checked_sub(1));
+        let last = places.last().copied().flatten();
+        report(ProblemKind::LastLeftOut, last.map(|(message, _)| message));
     }
-    if receipt.notes.iter().any(|note| note.foreign_lines > 0) {
-        report(Trouble::Foreign, None);
+    if receipt.notes.iter().any(|note| note.unknown_lines > 0) {
+        report(ProblemKind::UnknownLines, None);
     }
     if checked.problems.is_empty() {
-        check_rules(receipt, &readings, &mut checked);
+        let number = |entry: usize| places[entry].map(|(message, _)| message);
+        check_rules(receipt, &readings, number, &mut checked);
     }
     checked
 }
@@ -166,19 +174,25 @@ pub fn check(receipt: &Receipt, protocol: Protocol, messages: &[&str]) -> Checke
 fn is_consistent(receipt: &Receipt) -> bool {
     let Receipt { messages, notes, .. } = receipt;
     let agrees = messages.iter().all(|entry| match entry.fate {
-        Treated::Excerpted => !entry.excerpts.is_empty(),
-        Treated::Summarised | Treated::Gone => entry.excerpts.is_empty(),
-        Treated::Kept | Treated::Masked | Treated::Clipped => true,
+        Fate::Excerpted => !entry.excerpts.is_empty(),
+        Fate::Summarised | Fate::Gone => entry.excerpts.is_empty(),
+        Fate::Kept | Fate::Masked | Fate::Clipped => true,
     });
     let has_excerpts = messages.iter().any(|entry| !entry.excerpts.is_empty());
     let summarised = notes.iter().fold(0_usize, |sum, note| sum.saturating_add(note.summarised));
     let has_notes = !has_excerpts || !notes.is_empty();
-    agrees && has_notes && !messages.is_empty() && receipt.count(Treated::Summarised) <= summarised
+    agrees && has_notes && !messages.is_empty() && receipt.count(Fate::Summarised) <= summarised
 }
 
-/// Finds the rules of messages that were not sent whole again, and those that no excerpt has.
-fn check_rules(receipt: &Receipt, readings: &[Rc<Reading>], checked: &mut Checked) {
-    let is_kept = |message: &usize| receipt.messages[*message].fate == Treated::Kept;
+/// Finds the rules of messages that were not sent whole again, and those that no excerpt has. `number` returns
+/// the number in the transcript of a message of the receipt.
+fn check_rules(
+    receipt: &Receipt,
+    readings: &[Rc<Reading>],
+    number: impl Fn(usize) -> Option<usize>,
+    checked: &mut Checked,
+) {
+    let is_kept = |message: &usize| receipt.messages[*message].fate == Fate::Kept;
     let (kept, gone): (Vec<usize>, Vec<usize>) = (0..readings.len()).partition(is_kept);
     let rules = survival::rules(readings, &gone, &kept);
     let spans = |message: usize| {
@@ -194,10 +208,10 @@ fn check_rules(receipt: &Receipt, readings: &[Rc<Reading>], checked: &mut Checke
         let said = &readings[message].text[start..end];
         let text = said.chars().take(SHOWN_CHARACTERS).collect();
         let rule = Some(LostRule { digest: digest(said), text });
-        let (list, trouble) = match listed.contains(&place) {
-            true => (&mut checked.admitted, Trouble::RuleGone),
-            false => (&mut checked.problems, Trouble::RuleLost),
+        let (list, kind) = match listed.contains(&place) {
+            true => (&mut checked.admitted, ProblemKind::LostRule),
+            false => (&mut checked.problems, ProblemKind::UnlistedLostRule),
         };
-        list.push(Problem { trouble, message: Some(message), rule });
+        list.push(Problem { kind, message: number(message), rule });
     }
 }

@@ -15,27 +15,27 @@ const GAP: &str = "…";
 const INNER_GAP: &str = " … ";
 /// Gap before the rest of a call.
 const CUT: &str = "… ";
-/// Maximum number of lines reported that no message holds, and characters of each.
-const MOST_FOREIGN: usize = 100;
+/// Maximum number of unknown lines reported, and of characters of each.
+const MAX_UNKNOWN_LINES: usize = 100;
 const SHOWN_CHARACTERS: usize = 80;
 
-/// What a note says of itself, and how much of it is not found.
+/// Numbers that a note states about itself, and the number of its lines that are in no message.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shown {
     pub(super) covers: usize,
     pub(super) summarised: usize,
-    pub(super) foreign_lines: usize,
+    pub(super) unknown_lines: usize,
 }
 
 /// Excerpts found so far.
 pub(super) struct Found {
     of_message: Vec<Vec<(usize, usize, String)>>,
-    foreign: Vec<String>,
+    unknown_lines: Vec<String>,
 }
 
 impl Found {
     pub(super) fn new(messages: usize) -> Self {
-        Self { of_message: vec![Vec::new(); messages], foreign: Vec::new() }
+        Self { of_message: vec![Vec::new(); messages], unknown_lines: Vec::new() }
     }
 
     /// Returns the excerpts of a message, in order.
@@ -43,8 +43,8 @@ impl Found {
         &self.of_message[message]
     }
 
-    pub(super) fn into_foreign(self) -> Vec<String> {
-        self.foreign
+    pub(super) fn into_unknown_lines(self) -> Vec<String> {
+        self.unknown_lines
     }
 
     /// Finds the excerpts of a note.
@@ -76,9 +76,9 @@ impl Found {
                 None => reading.is_some_and(|reading| locate(line, reading, &mut spans)),
             };
             if !is_found {
-                shown.foreign_lines += 1;
-                if self.foreign.len() < MOST_FOREIGN {
-                    self.foreign.push(line.chars().take(SHOWN_CHARACTERS).collect());
+                shown.unknown_lines += 1;
+                if self.unknown_lines.len() < MAX_UNKNOWN_LINES {
+                    self.unknown_lines.push(line.chars().take(SHOWN_CHARACTERS).collect());
                 }
             }
         }

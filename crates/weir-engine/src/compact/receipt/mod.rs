@@ -24,7 +24,7 @@ use crate::wire::{Protocol, Role};
 use align::Alignment;
 use excerpts::{Found, Shown};
 
-pub use check::{Checked, LostRule, Problem, Trouble, check};
+pub use check::{Checked, LostRule, Problem, ProblemKind, check};
 
 /// Version of the form of receipts.
 pub const VERSION: u32 = 1;
@@ -50,11 +50,11 @@ pub struct Receipt {
     pub added: Vec<usize>,
 }
 
-/// Treatment of a message.
+/// Message as received, with its fate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    pub fate: Treated,
+    pub fate: Fate,
     /// Whether it is a recall that weir has put into the conversation: the client does not have it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub recall: bool,
@@ -76,13 +76,13 @@ pub struct NoteEntry {
     /// Those of them, from the front, that a model's summary covers.
     pub summarised: usize,
     /// Lines that are in no message that the note names.
-    pub foreign_lines: usize,
+    pub unknown_lines: usize,
 }
 
-/// What became of a message.
+/// How a message was treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Treated {
+pub enum Fate {
     /// Sent whole; a note may stand in the same message.
     Kept,
     /// Sent with its content replaced by a placeholder.
@@ -97,7 +97,7 @@ pub enum Treated {
     Gone,
 }
 
-impl Treated {
+impl Fate {
     /// Returns the name in receipts.
     pub fn name(self) -> &'static str {
         match self {
@@ -117,22 +117,26 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// Receipt with what it does not hold: the lines of notes that are in no message.
+/// Receipt with the text of the lines that it only counts.
 #[derive(Debug, Clone)]
-pub struct Made {
+pub struct ReceiptAndUnknownLines {
     pub receipt: Receipt,
-    /// Lines that no message holds, shortened.
-    pub foreign: Vec<String>,
+    /// Lines of notes that are in no message, shortened.
+    pub unknown_lines: Vec<String>,
 }
 
 impl Receipt {
     /// Makes the receipt of a request from its messages as received and as sent.
     pub fn of(protocol: Protocol, received: &[&str], sent: &[&str]) -> Self {
-        Self::made(protocol, received, sent).receipt
+        Self::with_unknown_lines(protocol, received, sent).receipt
     }
 
     /// Makes the receipt, and lists the lines of notes that are in no message.
-    pub fn made(protocol: Protocol, received: &[&str], sent: &[&str]) -> Made {
+    pub fn with_unknown_lines(
+        protocol: Protocol,
+        received: &[&str],
+        sent: &[&str],
+    ) -> ReceiptAndUnknownLines {
         let own: Vec<Option<Cow<'_, str>>> =
             received.iter().map(|raw| Some(Cow::Borrowed(*raw))).collect();
         Self::made_of(protocol, received, (received, &own), sent)
@@ -163,7 +167,7 @@ impl Receipt {
         client: &[&str],
         (received, own): (&[&str], &[Option<Cow<'_, str>>]),
         sent: &[&str],
-    ) -> Made {
+    ) -> ReceiptAndUnknownLines {
         let read = |raw: &str| Rc::new(read_one(protocol, raw));
         let all = || own.iter().zip(received).map(|(own, raw)| own.as_deref().unwrap_or(raw));
         let readings: Vec<Rc<Reading>> = all().map(read).collect();
@@ -178,7 +182,7 @@ impl Receipt {
         parts::check(protocol, &wanted, &less, &mut fates);
         for ((own, raw), fate) in own.iter().zip(received).zip(&mut fates) {
             if own.is_none() && recalls.contains(raw) {
-                *fate = Treated::Kept;
+                *fate = Fate::Kept;
             }
         }
         let mut found = Found::new(received.len());
@@ -202,34 +206,34 @@ impl Receipt {
         let protocol = protocol.name().to_owned();
         let receipt =
             Self { version: VERSION, protocol, messages, notes, lost_rules, noted_rules, added };
-        Made { receipt, foreign: found.into_foreign() }
+        ReceiptAndUnknownLines { receipt, unknown_lines: found.into_unknown_lines() }
     }
 
-    /// Returns the number of messages that were treated so.
-    pub fn count(&self, fate: Treated) -> usize {
+    /// Returns the number of messages with this fate.
+    pub fn count(&self, fate: Fate) -> usize {
         self.messages.iter().filter(|entry| entry.fate == fate).count()
     }
 }
 
 fn note(shown: &Shown, text: &str) -> NoteEntry {
-    let &Shown { covers, summarised, foreign_lines } = shown;
-    NoteEntry { digest: digest(text), bytes: text.len(), covers, summarised, foreign_lines }
+    let &Shown { covers, summarised, unknown_lines } = shown;
+    NoteEntry { digest: digest(text), bytes: text.len(), covers, summarised, unknown_lines }
 }
 
 /// Sets the fates of messages that notes cover: excerpted, summarised or gone.
-fn summarise(notes: &[NoteEntry], fates: &mut [Treated], found: &Found) {
+fn summarise(notes: &[NoteEntry], fates: &mut [Fate], found: &Found) {
     let gone: Vec<usize> =
-        (0..fates.len()).filter(|message| fates[*message] == Treated::Gone).collect();
+        (0..fates.len()).filter(|message| fates[*message] == Fate::Gone).collect();
     let mut from = 0;
     for note in notes {
         for message in gone.iter().skip(from).take(note.summarised.min(note.covers)) {
-            fates[*message] = Treated::Summarised;
+            fates[*message] = Fate::Summarised;
         }
         from = from.saturating_add(note.covers);
     }
     for message in gone {
         if !found.of(message).is_empty() {
-            fates[message] = Treated::Excerpted;
+            fates[message] = Fate::Excerpted;
         }
     }
 }
@@ -237,10 +241,10 @@ fn summarise(notes: &[NoteEntry], fates: &mut [Treated], found: &Found) {
 /// Returns the number of rules that notes have, and the others by place.
 fn rules(
     readings: &[Rc<Reading>],
-    fates: &[Treated],
+    fates: &[Fate],
     found: &Found,
 ) -> (usize, Vec<(usize, usize, usize)>) {
-    let is_kept = |message: &usize| fates[*message] == Treated::Kept;
+    let is_kept = |message: &usize| fates[*message] == Fate::Kept;
     let (kept, gone): (Vec<usize>, Vec<usize>) = (0..fates.len()).partition(is_kept);
     let spans = |message: usize| -> Vec<(usize, usize)> {
         found.of(message).iter().map(|(start, end, _)| (*start, *end)).collect()

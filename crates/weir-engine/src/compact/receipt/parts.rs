@@ -5,13 +5,13 @@ use std::collections::HashMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Treated;
+use super::Fate;
 use crate::compact::excerpt::weight::Seeded;
 use crate::wire::Protocol;
 use crate::wire::message::{Content, Message, Part};
 
 /// Corrects the fates of kept messages that were sent without a part, or with a changed one: they are clipped.
-pub(super) fn check(protocol: Protocol, received: &[&str], sent: &[&str], fates: &mut [Treated]) {
+pub(super) fn check(protocol: Protocol, received: &[&str], sent: &[&str], fates: &mut [Fate]) {
     let mut places: HashMap<u64, Vec<usize>, Seeded> = HashMap::default();
     let all: Vec<u64> = sent.iter().flat_map(|raw| parts(protocol, raw)).collect();
     for (place, key) in all.iter().enumerate().rev() {
@@ -20,7 +20,7 @@ pub(super) fn check(protocol: Protocol, received: &[&str], sent: &[&str], fates:
     // First part that none of the messages so far has.
     let mut next = 0;
     let all = received.iter().zip(fates);
-    for (raw, fate) in all.filter(|(_, fate)| **fate == Treated::Kept) {
+    for (raw, fate) in all.filter(|(_, fate)| **fate == Fate::Kept) {
         let mut from = next;
         let mut is_sent = |key: &u64| {
             let list = places.get_mut(key)?;
@@ -30,7 +30,7 @@ pub(super) fn check(protocol: Protocol, received: &[&str], sent: &[&str], fates:
         };
         match parts(protocol, raw).iter().try_for_each(&mut is_sent) {
             Some(()) => next = from,
-            None => *fate = Treated::Clipped,
+            None => *fate = Fate::Clipped,
         }
     }
 }
@@ -85,9 +85,9 @@ mod tests {
         let fates = |sent: &[String]| {
             let received: Vec<&str> = received.iter().map(String::as_str).collect();
             let sent: Vec<&str> = sent.iter().map(String::as_str).collect();
-            let mut fates = [Treated::Kept, Treated::Kept, Treated::Kept, Treated::Kept];
+            let mut fates = [Fate::Kept, Fate::Kept, Fate::Kept, Fate::Kept];
             check(Protocol::Chat, &received, &sent, &mut fates);
-            fates.map(|fate| fate == Treated::Kept)
+            fates.map(|fate| fate == Fate::Kept)
         };
         assert_eq!(fates(&received), [true; 4]);
         let marked = r#"{"role":"user","content":[{"type":"text","text":"see"}]}"#.to_owned();
