@@ -13,6 +13,7 @@ mod upstream;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_eval::Budget;
 use weir_eval::fitbench::bounds::Bound;
@@ -54,6 +55,8 @@ pub struct Plan {
     pub upstream_port: u16,
     /// Price of a token written to the cache, in uncached ones.
     pub write_price: f64,
+    /// Time in which a proxy has to answer a request.
+    pub answer: Duration,
 }
 
 /// Results of a run, as far as it is.
@@ -63,6 +66,8 @@ pub struct Outcome {
     pub decay: Vec<(String, Vec<Decay>)>,
     /// Proxies that could not be judged to the end, with the reason.
     pub failures: Vec<(String, String)>,
+    /// Whether the run was stopped: what comes after it does not count.
+    pub is_stopped: bool,
 }
 
 /// Returns the built-in cases of a seed.
@@ -118,7 +123,7 @@ pub async fn run(plan: &Plan, report: &dyn Fn(Event<'_>)) -> Result<(), String> 
 impl Run<'_> {
     /// Judges one proxy at all limits.
     async fn judge(&mut self, proxy: &Proxy) -> Result<(), String> {
-        let mut player = Player::new(proxy, self.plan.seed, self.plan.upstream_port).await?;
+        let mut player = Player::new(proxy, self.plan).await?;
         self.progress.start(proxy);
         for limit in &self.plan.limits {
             let name = format!("{} at {limit}", proxy.name);
@@ -148,6 +153,7 @@ impl Run<'_> {
         name: &str,
         limit: Budget,
     ) -> Result<Results, String> {
+        player.begin();
         let mut results = Results::default();
         let count = self.plan.cases_at(limit).count();
         for (number, (index, case, limit_tokens)) in self.plan.cases_at(limit).enumerate() {
@@ -170,6 +176,7 @@ impl Run<'_> {
         player: &mut Player<'_>,
         name: &str,
     ) -> Result<Option<Vec<Decay>>, String> {
+        player.begin();
         let mut all: Option<Scores> = None;
         let count = self.plan.decay_cases().count();
         for (number, (index, case, limit_tokens)) in self.plan.decay_cases().enumerate() {

@@ -8,6 +8,7 @@ pub mod bench;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use clap::Parser;
 use serde_json::json;
@@ -18,6 +19,8 @@ use bench::{Event, Kind, Outcome, Plan, Proxy, cleanup};
 
 /// Exit code of a panic, as Rust has it.
 const PANICKED: i32 = 101;
+/// Time in which a proxy has to answer a request.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Plays conversations turn by turn through proxies to a recording upstream, and judges each request
 /// that reaches it. Three bounds run first: nothing, oracle and drop-all. Prints Markdown. Exits with 1
@@ -114,13 +117,19 @@ async fn run(flags: Flags) -> Result<bool, String> {
     eprint!("{}", page::head());
     let session = Arc::new(Session::new(flags, &plan));
     tokio::spawn(end_if_stopped(session.clone()));
-    bench::run(&plan, &|event| session.add(&event)).await?;
+    let ended = bench::run(&plan, &|event| session.add(&event)).await;
+    if session.outcome().is_stopped {
+        // The signal's own task ends the program.
+        std::future::pending::<()>().await;
+    }
+    ended?;
     session.print(None)
 }
 
 /// Waits for a signal to stop. Runs on a thread of its own, so that the work does not delay it.
 async fn end_if_stopped(session: Arc<Session>) {
     let (name, code) = stopped().await;
+    session.stop();
     cleanup::end_all();
     if let Err(problem) = session.print(Some(name)) {
         eprintln!("fitbench: {problem}");
@@ -168,15 +177,24 @@ impl Session {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps nothing from here on: it would be about proxies that are being ended.
+    fn stop(&self) {
+        self.outcome().is_stopped = true;
+    }
+
     /// Shows a part of the run and keeps it.
     fn add(&self, event: &Event<'_>) {
+        let mut outcome = self.outcome();
+        if outcome.is_stopped {
+            return;
+        }
         match event {
             Event::Line(line) => eprintln!("{line}"),
             Event::Row(row) => eprint!("{}", page::line_of(row)),
             Event::Decay(..) => {}
             Event::Failure(name, reason) => eprintln!("{name} was not judged: {reason}"),
         }
-        self.outcome().add(event, &self.flags.limits);
+        outcome.add(event, &self.flags.limits);
     }
 
     /// Prints the page and writes the JSON file. Returns whether every proxy was judged and all bounds
@@ -192,7 +210,7 @@ impl Session {
         println!("Decay: planted facts and rules that can be read, by growth.\n");
         println!("{}", page::decay(&outcome.decay));
         println!("{}\n\n{}", self.conversations, page::LEGEND);
-        let broken = bounds::broken(&outcome.rows);
+        let broken = bounds::broken(&outcome.rows, &outcome.decay);
         for line in &broken {
             println!("Bound: {line}");
         }
@@ -263,6 +281,7 @@ fn plan(flags: &Flags) -> Result<Plan, String> {
         seed: flags.seed,
         upstream_port: flags.upstream_port,
         write_price: flags.write_price,
+        answer: ANSWER,
     })
 }
 
@@ -278,4 +297,26 @@ fn as_json(flags: &Flags, outcome: &Outcome, stopped_by: Option<&str>) -> serde_
         "failures": failures.collect::<Vec<_>>(),
         "stopped_by": stopped_by,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_run_keeps_nothing_that_comes_after() {
+        let flags = Flags::parse_from(["fitbench", "--no-built-in"]);
+        let plan = plan(&flags).expect("it is one");
+        let session = Session::new(flags, &plan);
+        let add = |name: &str| {
+            session.add(&Event::Failure(name.to_owned(), "it ended".to_owned()));
+            session.add(&Event::Decay(name, &[]));
+        };
+        add("before");
+        session.stop();
+        add("after");
+        let outcome = session.outcome();
+        assert_eq!((outcome.failures.len(), outcome.decay.len()), (1, 1));
+        assert_eq!((&*outcome.failures[0].0, &*outcome.decay[0].0), ("before", "before"));
+    }
 }

@@ -11,9 +11,8 @@ use weir_eval::fitbench::{self, Asked, Case, Course, Missing, Scores};
 
 use super::process::{Folder, Running, Start};
 use super::upstream::{Kind as SeenKind, Seen, Turn, Upstream};
-use super::{Kind, Proxy};
+use super::{Kind, Plan, Proxy};
 
-const ANSWER: Duration = Duration::from_secs(60);
 /// Requests without an answer after which a proxy is given up.
 const MOST_SILENT: usize = 3;
 /// Requests of a case that are sent to a second instance and after a restart.
@@ -23,6 +22,9 @@ const SAMPLED_CASES: usize = 4;
 /// Requests of a case that are sent again for the recall tool, and values asked for in each.
 const PROBES: usize = 6;
 const PROBED_VALUES: usize = 1;
+
+/// Request header with the tokens of the tools, for proxies that count messages alone.
+const TOOLS_HEADER: &str = "x-fitbench-tools-tokens";
 
 /// Milliseconds of each case and turn through the proxy that does nothing.
 pub type Times = HashMap<(usize, usize), f64>;
@@ -36,7 +38,9 @@ pub struct Player<'a> {
     /// First and second instance, with the limit that they were started with.
     instances: [Option<(Running, u64)>; 2],
     folders: [Folder; 2],
-    /// Requests that got no answer in time.
+    /// Time in which a request has to be answered.
+    answer: Duration,
+    /// Requests that got no answer in time, at this limit.
     silent: usize,
 }
 
@@ -49,23 +53,24 @@ struct Exchange {
 
 impl<'a> Player<'a> {
     /// Starts the upstream of a proxy.
-    pub async fn new(proxy: &'a Proxy, seed: u64, upstream_port: u16) -> Result<Self, String> {
+    pub async fn new(proxy: &'a Proxy, plan: &Plan) -> Result<Self, String> {
         // The client needs a TLS provider even for plain HTTP. Another part of the process may have
         // installed it before.
         rustls::crypto::ring::default_provider().install_default().ok();
-        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(ANSWER);
+        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(plan.answer);
         let client = client.build().map_err(|error| error.to_string())?;
         let port = match proxy.kind {
-            Kind::Running(..) => upstream_port,
+            Kind::Running(..) => plan.upstream_port,
             Kind::Bound(_) | Kind::Command(_) => 0,
         };
         Ok(Self {
             proxy,
-            seed,
+            seed: plan.seed,
             client,
             upstream: Upstream::start(port).await?,
             instances: [None, None],
             folders: [Folder::new()?, Folder::new()?],
+            answer: plan.answer,
             silent: 0,
         })
     }
@@ -73,6 +78,13 @@ impl<'a> Player<'a> {
     /// Whether the bench can set the proxy's limit.
     pub fn has_any_limit(&self) -> bool {
         self.proxy.limit_header.is_some() || !matches!(self.proxy.kind, Kind::Running(..))
+    }
+
+    /// Forgets requests without an answer at an earlier limit, and ends the instances that got them.
+    pub fn begin(&mut self) {
+        if std::mem::take(&mut self.silent) > 0 {
+            self.instances = [None, None];
+        }
     }
 
     /// Ends the instances.
@@ -96,6 +108,7 @@ impl<'a> Player<'a> {
         let (mut added_ms, mut compaction_ms) = (Vec::new(), Vec::new());
         let mut judged: Vec<(usize, Bytes)> = Vec::new();
         let mut lacking: Vec<(usize, Vec<Missing>)> = Vec::new();
+        let mut offered: Vec<bool> = Vec::new();
         self.ready(0, limit_tokens).await?;
         for place in 0..case.conversation.turns.len() {
             let exchange =
@@ -103,7 +116,7 @@ impl<'a> Player<'a> {
             if self.silent >= MOST_SILENT {
                 return Err(format!(
                     "{MOST_SILENT} requests got no answer within {} s",
-                    ANSWER.as_secs()
+                    self.answer.as_secs()
                 ));
             }
             let missing = course.judge(place, exchange.body.as_deref());
@@ -115,14 +128,20 @@ impl<'a> Player<'a> {
                     compaction_ms.extend(own);
                 }
             }
-            let Some(body) = exchange.body.filter(|_| course.is_judged(place)) else { continue };
-            let offers_recall = fitbench::recall_tool(&body, case).is_some();
-            judged.push((place, body));
+            if !course.is_judged(place) {
+                continue;
+            }
+            let body = exchange.body;
+            let offers_recall =
+                body.as_ref().is_some_and(|body| fitbench::recall_tool(body, case).is_some());
+            offered.extend(missing.iter().map(|_| offers_recall));
             if offers_recall && !missing.is_empty() {
                 lacking.push((place, missing));
             }
+            judged.extend(body.map(|body| (place, body)));
         }
         let mut scores = course.finish();
+        offered.into_iter().for_each(|own| scores.offered.add(own));
         (scores.added_ms, scores.compaction_ms) = (added_ms, compaction_ms);
         scores.extra = extra;
         if index.is_multiple_of(SAMPLED_CASES) {
@@ -238,6 +257,7 @@ impl<'a> Player<'a> {
             .bearer_auth("fitbench")
             .header("content-type", "application/json")
             .header("x-session-id", format!("{}-{limit_tokens}", case.conversation.id))
+            .header(TOOLS_HEADER, case.tools_tokens)
             .body(case.body(length));
         if let Some(header) = &self.proxy.limit_header {
             request = request.header(header, limit_tokens);

@@ -21,8 +21,8 @@ use weir_eval::fitbench::{self, Case, Counts, MODEL, Missing};
 const MAX_BODY_BYTES: usize = 256 << 20;
 /// Maximum words of a summary.
 const SUMMARY_WORDS: usize = 250;
-/// Maximum words of one message in a summary.
-const SENTENCE_WORDS: usize = 20;
+/// Words of a summary that stand together in the text.
+const RUN_WORDS: usize = 10;
 /// Maximum calls of the recall tool in one answer, and rounds of them.
 const MOST_CALLS: usize = 8;
 const MOST_ROUNDS: usize = 3;
@@ -271,30 +271,33 @@ fn recall_results(body: &[u8]) -> Vec<String> {
     let own = messages.iter().rev().take_while(|message| {
         message["tool_call_id"].as_str().is_some_and(|id| id.starts_with(CALL_ID))
     });
-    own.map(|message| match &message["content"] {
+    own.map(text_of).collect()
+}
+
+/// Returns the text of a message's content, in either form.
+fn text_of(message: &Value) -> String {
+    match &message["content"] {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {
             let texts = parts.iter().filter_map(|part| part["text"].as_str());
             texts.collect::<Vec<_>>().join("\n")
         }
         _ => String::new(),
-    })
-    .collect()
+    }
 }
 
-/// Answers a call that is not the client's: the first words of each message, in order.
+/// Answers a call that is not the client's: short runs of words, spread evenly over the text of all
+/// messages, however the text is divided among them.
 fn summary(body: &[u8]) -> Value {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let mut words: Vec<String> = Vec::new();
-    for message in body["messages"].as_array().into_iter().flatten() {
-        let text = message["content"].as_str().unwrap_or_default();
-        words.extend(text.split_whitespace().take(SENTENCE_WORDS).map(str::to_owned));
-        if words.len() >= SUMMARY_WORDS {
-            break;
-        }
-    }
-    words.truncate(SUMMARY_WORDS);
-    json!({"role": "assistant", "content": format!("Summary: {}", words.join(" "))})
+    let texts: Vec<String> =
+        body["messages"].as_array().into_iter().flatten().map(text_of).collect();
+    let words: Vec<&str> = texts.iter().flat_map(|text| text.split_whitespace()).collect();
+    let runs: Vec<&[&str]> = words.chunks(RUN_WORDS).collect();
+    let most = runs.len().min(SUMMARY_WORDS / RUN_WORDS);
+    let chosen = (0..most).map(|number| runs[number * runs.len() / most]);
+    let said = chosen.map(|run| run.join(" ")).collect::<Vec<_>>().join(" ");
+    json!({"role": "assistant", "content": format!("Summary: {said}")})
 }
 
 fn completion(
@@ -343,4 +346,27 @@ fn reply(status: StatusCode, content_type: &str, body: String) -> Response<Full<
     let content_type = content_type.expect("the types above are header values");
     response.headers_mut().insert(http::header::CONTENT_TYPE, content_type);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_depends_on_the_text_and_not_on_its_form() {
+        let words: Vec<String> = (0..1000).map(|number| format!("w{number}")).collect();
+        let of = |messages: Value| summary(json!({"messages": messages}).to_string().as_bytes());
+        let one = of(json!([{"role": "user", "content": words.join(" ")}]));
+        let said = one["content"].as_str().expect("text").replace("Summary: ", "");
+        let said: Vec<&str> = said.split(' ').collect();
+        assert_eq!((said.len(), said[0], said[240]), (250, "w0", "w960"));
+        let many: Vec<Value> =
+            words.chunks(7).map(|own| json!({"role": "user", "content": own.join(" ")})).collect();
+        assert_eq!(of(json!(many)), one);
+        let parts: Vec<Value> =
+            words.chunks(7).map(|own| json!({"type": "text", "text": own.join(" ")})).collect();
+        assert_eq!(of(json!([{"role": "user", "content": parts}])), one);
+        assert_eq!(of(json!([{"role": "user", "content": "a b"}]))["content"], "Summary: a b");
+        assert_eq!(of(json!([]))["content"], "Summary: ");
+    }
 }

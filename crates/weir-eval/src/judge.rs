@@ -19,6 +19,8 @@ pub(crate) struct Judge<'a> {
     previous_tokens: u64,
     /// Size of the previous request, all of it sent.
     previous_full_tokens: u64,
+    /// Tools of the request judged next, which the cache holds before its messages.
+    pub tools: Tools,
     exceeded_at_tokens: Option<u64>,
     /// Whether each message is sent byte for byte.
     is_kept: Vec<bool>,
@@ -27,6 +29,16 @@ pub(crate) struct Judge<'a> {
     pub lost: Vec<Lost>,
     /// Size of each request, whole and as sent.
     pub sizes: Vec<(u64, u64)>,
+}
+
+/// Tools of a request, as far as they cost. Without any, the bill is that of the messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tools {
+    pub sent_tokens: u64,
+    /// Those of the client's own request.
+    pub full_tokens: u64,
+    /// Whether no request was sent with them just before: the cache has nothing of this one.
+    pub has_changed: bool,
 }
 
 /// Value that an answer used and that was not sent, or sent without its context.
@@ -60,6 +72,7 @@ impl<'a> Judge<'a> {
             previous: Vec::new(),
             previous_tokens: 0,
             previous_full_tokens: 0,
+            tools: Tools::default(),
             exceeded_at_tokens: None,
             is_kept: vec![false; conversation.messages.len()],
             tally: Tally { conversations: 1, ..Tally::default() },
@@ -71,11 +84,36 @@ impl<'a> Judge<'a> {
     /// Judges the request of turn `place` as it was sent.
     pub(crate) fn judge(&mut self, place: usize, sent: &[Piece]) {
         let conversation = self.conversation;
-        let length = conversation.turns[place];
-        let full_tokens = conversation.full_tokens(length);
+        let full_tokens = conversation.full_tokens(conversation.turns[place]);
         let sent_tokens = sent.iter().map(|piece| piece.tokens(conversation)).sum();
         self.judge_cost(full_tokens, sent_tokens, sent);
         self.sizes.push((full_tokens, sent_tokens));
+        self.judge_content(place, sent, sent_tokens);
+        // The next request continues from the last message without its recall.
+        self.previous = sent.to_vec();
+        self.previous_tokens = sent_tokens;
+        if let Some(last) = self.previous.last_mut()
+            && let Some(index) = last.under_tail(conversation)
+        {
+            self.previous_tokens -= last.tokens(conversation);
+            *last = Piece::Verbatim(index);
+            self.previous_tokens += last.tokens(conversation);
+        }
+        self.previous_full_tokens = full_tokens;
+    }
+
+    /// Judges a request that did not arrive: nothing of it can be read, it costs nothing, and the next one
+    /// continues from the one before it.
+    pub(crate) fn judge_lost(&mut self, place: usize) {
+        self.tally.requests += 1;
+        self.judge_content(place, &[], 0);
+    }
+
+    /// Judges what can be read, if the whole request exceeds the budget.
+    fn judge_content(&mut self, place: usize, sent: &[Piece], sent_tokens: u64) {
+        let conversation = self.conversation;
+        let length = conversation.turns[place];
+        let full_tokens = conversation.full_tokens(length);
         if full_tokens > self.budget_tokens {
             let first = *self.exceeded_at_tokens.get_or_insert(full_tokens);
             let grown = (full_tokens - first) as f64;
@@ -91,24 +129,19 @@ impl<'a> Judge<'a> {
                 self.judge_recall(place, length, sent);
             }
         }
-        // The next request continues from the last message without its recall.
-        self.previous = sent.to_vec();
-        self.previous_tokens = sent_tokens;
-        if let Some(last) = self.previous.last_mut()
-            && let Some(index) = last.under_tail(conversation)
-        {
-            self.previous_tokens -= last.tokens(conversation);
-            *last = Piece::Verbatim(index);
-            self.previous_tokens += last.tokens(conversation);
-        }
-        self.previous_full_tokens = full_tokens;
     }
 
     fn judge_cost(&mut self, full_tokens: u64, sent_tokens: u64, sent: &[Piece]) {
         self.tally.requests += 1;
         let common_tokens = common_tokens(self.conversation, &self.previous, sent);
-        self.tally.cost.add(sent_tokens, common_tokens);
-        self.tally.full_cost.add(full_tokens, self.previous_full_tokens);
+        let tools = self.tools;
+        let cached_tokens = if tools.has_changed { 0 } else { common_tokens + tools.sent_tokens };
+        self.tally.cost.add(sent_tokens + tools.sent_tokens, cached_tokens);
+        let full_cached_tokens = match self.previous_full_tokens {
+            0 => 0,
+            tokens => tokens + tools.full_tokens,
+        };
+        self.tally.full_cost.add(full_tokens + tools.full_tokens, full_cached_tokens);
         self.tally.cuts += u64::from(common_tokens < self.previous_tokens);
     }
 

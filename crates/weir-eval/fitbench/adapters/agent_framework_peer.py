@@ -38,18 +38,18 @@ def write(message):
     return original or {"role": str(message.role), "content": message.text}
 
 
-def compact(request, limit_tokens):
-    state = [read(message) for message in SESSIONS.resume(request["messages"], limit_tokens)]
+def compact(request, room_tokens):
+    state = [read(message) for message in SESSIONS.resume(request["messages"], room_tokens)]
     tokenizer = Tokenizer()
     sent = [message for message in state if not message.additional_properties.get(EXCLUDED_KEY)]
     own = sum(tokenizer.count_tokens(_serialize_message(message)) for message in sent)
-    limit = tokens.scaled({**request, "messages": [write(message) for message in sent]}, limit_tokens, own, 1)
+    limit = tokens.scaled({**request, "messages": [write(message) for message in sent]}, room_tokens, own, 1)
     strategy = ContextWindowCompactionStrategy(
         max_context_window_tokens=limit, max_output_tokens=0, tokenizer=tokenizer
     )
     included = asyncio.run(apply_compaction(state, strategy=strategy, tokenizer=tokenizer))
     SESSIONS.keep(
-        request["messages"], limit_tokens, [{"agent_framework": message.to_dict()} for message in state]
+        request["messages"], room_tokens, [{"agent_framework": message.to_dict()} for message in state]
     )
     return {"messages": [write(message) for message in included]}
 

@@ -27,15 +27,14 @@ def pruned(messages, keep):
     return json.loads(NODE.stdout.readline())["messages"]
 
 
-def prune(request, limit_tokens):
-    if tokens.fits(request, limit_tokens):
+def prune(request, room_tokens):
+    if tokens.fits(request, room_tokens):
         return None
     messages = request["messages"]
-    room = tokens.room(request, limit_tokens)
     low, high = 2, len(messages)
     while low < high:
         middle = (low + high + 1) // 2
-        if tokens.of_messages(pruned(messages, middle)) <= room:
+        if tokens.of_messages(pruned(messages, middle)) <= room_tokens:
             low = middle
         else:
             high = middle - 1

@@ -37,10 +37,10 @@ def count(messages):
     return sum(tokens.of_message(write(message)) for message in messages)
 
 
-def trim(request, limit_tokens):
+def trim(request, room_tokens):
     kept = trim_messages(
         read(request["messages"]),
-        max_tokens=tokens.room(request, limit_tokens),
+        max_tokens=room_tokens,
         token_counter=count,
         strategy="last",
         start_on="human",
@@ -50,19 +50,19 @@ def trim(request, limit_tokens):
     return {"messages": [write(message) for message in kept]}
 
 
-def clear_tools(request, limit_tokens):
+def clear_tools(request, room_tokens):
     messages = read(request["messages"])
-    edit = ClearToolUsesEdit(trigger=tokens.room(request, limit_tokens))
+    edit = ClearToolUsesEdit(trigger=room_tokens)
     edit.apply(messages, count_tokens=count)
     return {"messages": [write(message) for message in messages]}
 
 
-def summarize(request, limit_tokens):
+def summarize(request, room_tokens):
     received = request["messages"]
     # An agent's system prompt is not part of the state that the middleware sees.
     system = [message for message in received if message["role"] in ("system", "developer")]
-    state = SESSIONS.resume([message for message in received if message not in system], limit_tokens)
-    room = tokens.room(request, limit_tokens) - tokens.of_messages(system)
+    state = SESSIONS.resume([message for message in received if message not in system], room_tokens)
+    room = room_tokens - tokens.of_messages(system)
     middleware = SummarizationMiddleware(
         ChatOpenAI(model=request["model"], base_url=proxy.upstream_url()),
         trigger=("tokens", max(1, room * 8 // 10)),
@@ -73,7 +73,7 @@ def summarize(request, limit_tokens):
     if update is not None:
         messages = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
     state = [write(message) for message in messages]
-    SESSIONS.keep([message for message in received if message not in system], limit_tokens, state)
+    SESSIONS.keep([message for message in received if message not in system], room_tokens, state)
     return {"messages": system + state}
 
 

@@ -11,27 +11,27 @@ from litellm import compress, token_counter
 from litellm.utils import trim_messages
 
 
-def own_limit(request, limit_tokens):
+def own_limit(request, room_tokens):
     own = token_counter(model=request["model"], messages=request["messages"])
-    return tokens.scaled(request, limit_tokens, own)
+    return tokens.scaled(request, room_tokens, own)
 
 
-def trim(request, limit_tokens):
+def trim(request, room_tokens):
     messages = request["messages"]
-    if tokens.fits(request, limit_tokens):
+    if tokens.fits(request, room_tokens):
         return None
     # It sends the last results on without counting them.
     results = itertools.takewhile(lambda message: message["role"] == "tool", reversed(messages))
-    limit = own_limit(request, limit_tokens) - tokens.of_messages(results)
+    limit = own_limit(request, room_tokens) - tokens.of_messages(results)
 
     def shorten(limit):
         return {"messages": trim_messages(messages, request["model"], max_tokens=limit)}
 
-    return tokens.fitting(tokens.room(request, limit_tokens), limit, shorten)
+    return tokens.fitting(room_tokens, limit, shorten)
 
 
-def shorten_by_relevance(request, limit_tokens):
-    if tokens.fits(request, limit_tokens):
+def shorten_by_relevance(request, room_tokens):
+    if tokens.fits(request, room_tokens):
         return None
     tools = request.get("tools") or []
 
@@ -41,14 +41,14 @@ def shorten_by_relevance(request, limit_tokens):
         return {"messages": result["messages"]} | ({"tools": given} if given else {})
 
     # Its tool is added to the request's.
-    return tokens.fitting(limit_tokens, own_limit(request, limit_tokens), shorten)
+    return tokens.fitting(room_tokens, own_limit(request, room_tokens), shorten, tools)
 
 
-def shorten_with_empty_texts(request, limit_tokens):
+def shorten_with_empty_texts(request, room_tokens):
     """As the other, but with "" for a content of null, which it cannot take."""
     received = request["messages"]
     given = [{**message, "content": message.get("content") or ""} for message in received]
-    changed = shorten_by_relevance({**request, "messages": given}, limit_tokens)
+    changed = shorten_by_relevance({**request, "messages": given}, room_tokens)
     if changed is not None:
         kept = zip(changed["messages"], given, received, strict=True)
         changed["messages"] = [old if message == same else message for message, same, old in kept]

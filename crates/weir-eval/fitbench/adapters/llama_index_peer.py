@@ -27,8 +27,8 @@ def write(kept, originals):
     return [known.get(proxy.canonical(message), message) for message in written]
 
 
-def buffer(request, limit_tokens):
-    if tokens.fits(request, limit_tokens):
+def buffer(request, room_tokens):
+    if tokens.fits(request, room_tokens):
         return None
     system, others = split(request)
     history = read(others)
@@ -38,23 +38,22 @@ def buffer(request, limit_tokens):
         return {"messages": system + write(memory.get(), others)}
 
     # Its own count has no calls.
-    room = tokens.room(request, limit_tokens)
-    return tokens.fitting(room, room - tokens.of_messages(system), shorten)
+    return tokens.fitting(room_tokens, room_tokens - tokens.of_messages(system), shorten)
 
 
-def stateful(request, limit_tokens, remember):
+def stateful(request, room_tokens, remember):
     """Runs a memory that keeps its state between requests."""
     system, others = split(request)
-    state = SESSIONS.resume(others, limit_tokens)
+    state = SESSIONS.resume(others, room_tokens)
     rest = {**request, "messages": state}
-    room = limit_tokens - tokens.of_messages(system)
+    room = room_tokens - tokens.of_messages(system)
     state = write(remember(read(state), rest, room), state)
-    SESSIONS.keep(others, limit_tokens, state)
+    SESSIONS.keep(others, room_tokens, state)
     return {"messages": system + state}
 
 
-def summary(request, limit_tokens):
-    def remember(history, rest, limit_tokens):
+def summary(request, room_tokens):
+    def remember(history, rest, room_tokens):
         llm = OpenAILike(
             model=request["model"], api_base=proxy.upstream_url(), is_chat_model=True, context_window=128_000
         )
@@ -62,23 +61,23 @@ def summary(request, limit_tokens):
             history, llm, token_limit=1, tokenizer_fn=tokens.encode
         )
         own = memory._token_count_for_messages(history)
-        memory.token_limit = tokens.scaled(rest, limit_tokens, own)
+        memory.token_limit = tokens.scaled(rest, room_tokens, own)
         return memory.get()
 
-    return stateful(request, limit_tokens, remember)
+    return stateful(request, room_tokens, remember)
 
 
-def memory(request, limit_tokens):
-    def remember(history, rest, limit_tokens):
+def memory(request, room_tokens):
+    def remember(history, rest, room_tokens):
         own = Memory.from_defaults(tokenizer_fn=tokens.encode)._estimate_token_count(history)
-        limit = tokens.scaled(rest, limit_tokens, own)
+        limit = tokens.scaled(rest, room_tokens, own)
         queue = Memory.from_defaults(
             token_limit=limit, token_flush_size=max(1, limit // 10), tokenizer_fn=tokens.encode
         )
         queue.put_messages(history)
         return queue.get()
 
-    return stateful(request, limit_tokens, remember)
+    return stateful(request, room_tokens, remember)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def items(messages):
     return found, outputs
 
 
-def trim(request, limit_tokens):
+def trim(request, room_tokens):
     messages = request["messages"]
     given, outputs = items(messages)
     data = CallModelData(model_data=ModelInputData(input=given, instructions=None), agent=None, context=None)

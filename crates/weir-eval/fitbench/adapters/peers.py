@@ -25,3 +25,5 @@ PEERS = {
 # Programs that are proxies themselves. The others share `proxy.py`, which reads the limit from this header.
 OWN_PROXIES = ("cliffcompaction_peer.py", "headroom_peer.py")
 LIMIT_HEADER = "x-limit-tokens"
+# Header in which the bench sends the tokens of the request's tools, as it counts them.
+TOOLS_HEADER = "x-fitbench-tools-tokens"

@@ -16,7 +16,8 @@ import threading
 import traceback
 import urllib.parse
 
-from peers import LIMIT_HEADER
+import tokens
+from peers import LIMIT_HEADER, TOOLS_HEADER
 
 NOT_FORWARDED = {
     "host",
@@ -26,6 +27,7 @@ NOT_FORWARDED = {
     "content-length",
     "accept-encoding",
     LIMIT_HEADER,
+    TOOLS_HEADER,
 }
 BLANK = re.compile(r"[ \t\r\n]*")
 DECODER = json.JSONDecoder()
@@ -95,33 +97,36 @@ class Sessions:
     """What an application that uses a library keeps between requests: the library's messages after the newest
     request, found again by the longest known beginning of the client's messages. In the current folder."""
 
-    MOST = 32
+    # More than a bench asks for again, so that none is missed for the adapter's sake.
+    MOST = 2_000
 
     def __init__(self, folder="sessions"):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(exist_ok=True)
 
-    def chain(self, messages, limit_tokens):
-        digest = hashlib.sha256(str(limit_tokens).encode())
+    def chain(self, messages, room_tokens):
+        digest = hashlib.sha256(str(room_tokens).encode())
         for message in messages:
             digest.update(canonical(message).encode())
             yield digest.hexdigest()
 
-    def resume(self, messages, limit_tokens):
+    def resume(self, messages, room_tokens):
         """Returns the library's messages, with those that the client has added since."""
-        digests = list(self.chain(messages, limit_tokens))
+        digests = list(self.chain(messages, room_tokens))
         for length in range(len(messages), 0, -1):
             path = self.folder / f"{digests[length - 1]}.json"
             if path.exists():
                 return json.loads(path.read_text()) + messages[length:]
         return list(messages)
 
-    def keep(self, messages, limit_tokens, state):
-        *_, digest = self.chain(messages, limit_tokens)
+    def keep(self, messages, room_tokens, state):
+        *_, digest = self.chain(messages, room_tokens)
         (self.folder / f"{digest}.json").write_text(write(state))
-        paths = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        for path in paths[: -self.MOST]:
-            path.unlink()
+        paths = list(self.folder.iterdir())
+        if len(paths) > self.MOST:
+            paths.sort(key=lambda path: path.stat().st_mtime_ns)
+            for path in paths[: len(paths) // 2]:
+                path.unlink()
 
 
 def upstream_url():
@@ -151,8 +156,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         text = body.decode()
         request = json.loads(text)
         limit_tokens = int(self.headers.get(LIMIT_HEADER) or os.environ["LIMIT_TOKENS"])
+        # The bench's own count of the tools, so that a peer has as much room as any other proxy.
+        tools_tokens = self.headers.get(TOOLS_HEADER) or tokens.of_tools(request.get("tools"))
+        room_tokens = max(1, limit_tokens - int(tools_tokens))
         with self.lock:
-            changed = type(self).compact(json.loads(text), limit_tokens) or {}
+            changed = type(self).compact(json.loads(text), room_tokens) or {}
         changed = {key: value for key, value in changed.items() if request.get(key) != value}
         return splice(text, request, changed).encode() if changed else body
 
@@ -188,8 +196,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def serve(peers):
     """Serves the peer that the command line names, on `PORT`.
 
-    `peers` has a function by name. It is called with the request and the limit, and returns the changed members
-    of the request, or nothing.
+    `peers` has a function by name. It is called with the request and the tokens that its messages may have, which is
+    the limit without the tools. It returns the changed members of the request, or nothing.
     """
     Handler.compact = staticmethod(peers[sys.argv[1]]) if peers else None
     http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()

@@ -73,29 +73,28 @@ def scaled_count(messages, room_tokens):
     return least[1]
 
 
-def stateful(request, limit_tokens, reduce):
-    state = SESSIONS.resume(request["messages"], limit_tokens)
-    room = tokens.room(request, limit_tokens)
-    if tokens.of_messages(state) > room:
+def stateful(request, room_tokens, reduce):
+    state = SESSIONS.resume(request["messages"], room_tokens)
+    if tokens.of_messages(state) > room_tokens:
         messages = read(state)
-        state = write(reduce(messages, scaled_count(messages, room)))
-    SESSIONS.keep(request["messages"], limit_tokens, state)
+        state = write(reduce(messages, scaled_count(messages, room_tokens)))
+    SESSIONS.keep(request["messages"], room_tokens, state)
     sent = [{key: value for key, value in message.items() if key != SUMMARY} for message in state]
     return {"messages": sent}
 
 
-def truncate(request, limit_tokens):
-    return stateful(request, limit_tokens, truncated)
+def truncate(request, room_tokens):
+    return stateful(request, room_tokens, truncated)
 
 
-def summarize(request, limit_tokens):
+def summarize(request, room_tokens):
     async def run(messages, count):
         client = AsyncOpenAI(base_url=proxy.upstream_url())
         service = OpenAIChatCompletion(ai_model_id=request["model"], async_client=client)
         reducer = ChatHistorySummarizationReducer(service=service, target_count=count, messages=messages)
         return (await reducer.reduce() or reducer).messages
 
-    return stateful(request, limit_tokens, lambda messages, count: asyncio.run(run(messages, count)))
+    return stateful(request, room_tokens, lambda messages, count: asyncio.run(run(messages, count)))
 
 
 if __name__ == "__main__":

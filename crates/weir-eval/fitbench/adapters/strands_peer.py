@@ -53,12 +53,12 @@ def write(messages):
     return written
 
 
-def compact(request, limit_tokens):
+def compact(request, room_tokens):
     # An agent's system prompt is not among its messages.
     system = [message for message in request["messages"] if message["role"] in ("system", "developer")]
     others = [message for message in request["messages"] if message not in system]
-    room = tokens.room(request, limit_tokens) - tokens.of_messages(system)
-    agent = types.SimpleNamespace(messages=read(SESSIONS.resume(others, limit_tokens)))
+    room = room_tokens - tokens.of_messages(system)
+    agent = types.SimpleNamespace(messages=read(SESSIONS.resume(others, room_tokens)))
     manager = SlidingWindowConversationManager()
     manager.apply_management(agent)
     while tokens.of_messages(write(agent.messages)) > room:
@@ -67,7 +67,7 @@ def compact(request, limit_tokens):
         if json.dumps(agent.messages) == before:
             break
     state = write(agent.messages)
-    SESSIONS.keep(others, limit_tokens, state)
+    SESSIONS.keep(others, room_tokens, state)
     return {"messages": system + state}
 
 

@@ -1,4 +1,4 @@
-"""Sizes as FitBench counts them: o200k_base, 4 tokens a message, 8 a call, and the JSON of the tools."""
+"""Sizes of messages as FitBench counts them: o200k_base, 4 tokens a message, 8 a call."""
 
 import functools
 import json
@@ -44,30 +44,26 @@ def of_messages(messages):
 
 
 def of_tools(tools):
+    """Returns the tokens of the tools' JSON: about the size that FitBench counts, and seldom less."""
     return of_text(json.dumps(tools, ensure_ascii=False, separators=(",", ":"))) if tools else 0
 
 
-def room(request, limit_tokens):
-    """Returns the tokens that are left for the messages."""
-    return max(1, limit_tokens - of_tools(request.get("tools")))
+def fits(request, room_tokens):
+    return of_messages(request["messages"]) <= room_tokens
 
 
-def fits(request, limit_tokens):
-    return of_messages(request["messages"]) <= room(request, limit_tokens)
-
-
-def scaled(request, limit_tokens, own_count, margin=0.95):
+def scaled(request, room_tokens, own_count, margin=0.95):
     """Returns the limit in a library's own count: the room, by the ratio of the two counts of the same messages."""
-    return max(1, int(room(request, limit_tokens) * own_count / of_messages(request["messages"]) * margin))
+    return max(1, int(room_tokens * own_count / of_messages(request["messages"]) * margin))
 
 
-def fitting(room_tokens, limit, shorten):
+def fitting(room_tokens, limit, shorten, given_tools=()):
     """Returns what the library makes of the largest limit whose result fits: `limit`, then 5 % less each time, down
-    to a quarter. `shorten` returns changed members of the request for a limit."""
+    to a quarter. `shorten` returns changed members of the request for a limit. Tools that it adds to the given ones take of the room, too."""
     least = limit // 4
     while True:
         changed = shorten(max(1, limit))
-        size = of_messages(changed["messages"]) + of_tools(changed.get("tools"))
+        size = of_messages(changed["messages"]) + of_tools((changed.get("tools") or [])[len(given_tools) :])
         if size <= room_tokens or limit <= least:
             return changed
         limit = limit * 95 // 100

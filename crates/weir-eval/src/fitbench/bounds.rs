@@ -1,7 +1,7 @@
 //! The best and the worst proxy that keep to the messages, and the one that does nothing: bounds for
 //! every column of retention. The oracle knows the answer and has no limit. [`broken`] checks a run by them.
 
-use super::scores::Row;
+use super::scores::{Decay, Row};
 use super::{Asked, Case, Planted, edits};
 use crate::conversation::Message;
 use weir_engine::wire::Role;
@@ -57,13 +57,17 @@ impl Bound {
     }
 }
 
-/// Lists the bounds that the rows of a run do not hold. That is a fault of the bench, and of no proxy.
-pub fn broken(rows: &[Row]) -> Vec<String> {
+/// Lists the bounds that the rows of a run and its table of decay do not hold. That is a fault of the bench,
+/// and of no proxy.
+pub fn broken(rows: &[Row], decay: &[(String, Vec<Decay>)]) -> Vec<String> {
+    let named = |name: &str| Bound::ALL.into_iter().find(|own| own.name() == name);
     let mut broken = Vec::new();
     for row in rows {
-        let Some(bound) = Bound::ALL.into_iter().find(|own| own.name() == row.proxy) else {
+        let Some(bound) = named(&row.proxy) else { continue };
+        if row.turns == 0 {
+            broken.push(format!("{} at {}: there is no turn", row.proxy, row.limit));
             continue;
-        };
+        }
         let mut expected = vec![
             ("failed", row.answered, 1.0),
             ("same", row.unchanged, 1.0),
@@ -91,6 +95,17 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
         broken.extend(wrong.map(|(column, value, _)| {
             format!("{} at {}: {column} is {:?}", row.proxy, row.limit, value.unwrap_or_default())
         }));
+    }
+    for (proxy, steps) in decay {
+        let Some(bound) = named(proxy) else { continue };
+        let right = if bound == Bound::DropAll { 0.0 } else { 1.0 };
+        for (number, step) in steps.iter().enumerate() {
+            let shares = [("value", step.values), ("fact", step.facts), ("rule", step.rules)];
+            let wrong = shares.iter().filter(|(_, share)| share.value() != Some(right));
+            broken.extend(wrong.map(|(column, share)| {
+                format!("{proxy}, decay: {column} {} is {:?}", number + 1, share.value())
+            }));
+        }
     }
     broken
 }
@@ -181,12 +196,14 @@ mod tests {
     #[test]
     fn a_bound_that_does_not_hold_is_listed() {
         let half = Share { kept: 1, of: 2 };
-        let planted = Scores { fits: half, valid: half, rules: [half, half], ..Scores::default() };
+        let mut planted =
+            Scores { fits: half, valid: half, rules: [half, half], ..Scores::default() };
+        planted.tally.turns = 2;
         let results = Results { planted, ..Results::default() };
         let row = |name: &str| Row::new(name, "50%", &results, 1.0);
-        assert_eq!(broken(&[row("other")]), [""; 0]);
+        assert_eq!(broken(&[row("other")], &[]), [""; 0]);
         assert_eq!(
-            broken(&[row("oracle"), row("drop-all")]),
+            broken(&[row("oracle"), row("drop-all")], &[]),
             [
                 "oracle at 50%: valid is 0.5",
                 "oracle at 50%: rules is 0.5",
@@ -195,7 +212,21 @@ mod tests {
                 "drop-all at 50%: over is 0.5",
             ]
         );
-        let none = broken(&[Row::new("nothing", "50%", &Results::default(), 1.0)]);
-        assert_eq!(none, [""; 0], "without cases nothing is wrong");
+        let none = broken(&[Row::new("nothing", "50%", &Results::default(), 1.0)], &[]);
+        assert_eq!(none, ["nothing at 50%: there is no turn"]);
+    }
+
+    #[test]
+    fn a_bound_that_does_not_hold_in_decay_is_listed() {
+        let [none, half, all] = [0, 1, 2].map(|kept| Share { kept, of: 2 });
+        let decay =
+            |values, facts| vec![Decay { values, facts, rules: values, compactions: Vec::new() }];
+        let rows = [("nothing", decay(all, all)), ("oracle", decay(all, half))];
+        let rows =
+            rows.into_iter().chain([("drop-all", decay(none, none)), ("p", decay(half, all))]);
+        let rows: Vec<_> = rows.map(|(name, decay)| (name.to_owned(), decay)).collect();
+        assert_eq!(broken(&[], &rows), ["oracle, decay: fact 1 is Some(0.5)"]);
+        let empty = [("drop-all".to_owned(), vec![Decay::default()])];
+        assert_eq!(broken(&[], &empty).len(), 3, "a step without cases bounds nothing");
     }
 }

@@ -9,10 +9,9 @@ use super::scores::{MOST_DECAY, Scores};
 use super::valid::{self, Problem};
 use super::{Asked, Plant, Planted, edits, forwarded, tools_tokens};
 use crate::conversation::Message;
-use crate::judge::Judge;
+use crate::judge::{Judge, Tools};
 use crate::sent::{Other, Piece};
 use crate::text::{self, Border};
-use weir_engine::wire::Role;
 
 /// Characters of context around a value, as the measure of context has them.
 const CONTEXT_CHARACTERS: usize = 30;
@@ -28,6 +27,8 @@ pub struct Course<'a> {
     /// Messages of the conversation by their canonical text.
     own: HashMap<String, Vec<usize>>,
     others: HashMap<String, Option<Rc<Other>>>,
+    /// Tools of the request that arrived last; `None` before the first one.
+    previous_tools: Option<Option<Box<str>>>,
     /// Steps of growth past the limit that are judged already.
     decay: usize,
     /// Whether the request judged last does not begin with all of the one before.
@@ -87,6 +88,7 @@ impl<'a> Course<'a> {
             judge: Judge::new(&case.conversation, &asked.questions, budget_tokens),
             own,
             others: HashMap::new(),
+            previous_tools: None,
             decay: 0,
             is_compaction: false,
             scores: Scores::default(),
@@ -124,7 +126,20 @@ impl<'a> Course<'a> {
         }
         self.scores.same_bytes.add(body.is_some_and(|body| body == case.body(length)));
         let (lost, cuts) = (self.judge.lost.len(), self.judge.tally.cuts);
-        self.judge.judge(place, &pieces);
+        let is_first = self.previous_tools.is_none();
+        match &read {
+            Some(read) => {
+                let tools = Some(read.tools.map(|tools| Box::from(tools.get())));
+                self.judge.tools = Tools {
+                    sent_tokens: sent_tools_tokens,
+                    full_tokens: case.tools_tokens,
+                    has_changed: self.previous_tools != tools,
+                };
+                self.previous_tools = tools;
+                self.judge.judge(place, &pieces);
+            }
+            None => self.judge.judge_lost(place),
+        }
         self.is_compaction = self.judge.tally.cuts > cuts;
         if is_within {
             let is_whole = pieces.len() == length
@@ -135,20 +150,13 @@ impl<'a> Course<'a> {
             self.scores.unchanged.add(is_whole);
         }
         if self.is_judged(place) {
-            let messages: Vec<&Message> =
-                pieces.iter().map(|piece| piece.message(&case.conversation)).collect();
-            let problem = match pieces.len() == raws.len() {
-                true => valid::problem(&case.conversation, length, &messages),
-                false => Some(Problem::Unreadable),
-            };
-            self.scores.valid.add(problem.is_none());
-            if let Some(problem) = problem {
-                *self.scores.problems.entry(format!("{problem:?}")).or_default() += 1;
+            if read.is_some() {
+                self.judge_form(length, &pieces, pieces.len() == raws.len());
+                self.scores.fits.add(tokens + sent_tools_tokens <= self.limit_tokens);
+                if !is_first {
+                    self.scores.prefix.add(!self.is_compaction);
+                }
             }
-            if place > 0 {
-                self.scores.prefix.add(!self.is_compaction);
-            }
-            self.scores.fits.add(read.is_some() && tokens + sent_tools_tokens <= self.limit_tokens);
             self.judge_texts(length, &pieces);
         }
         self.judge.lost[lost..]
@@ -170,7 +178,6 @@ impl<'a> Course<'a> {
 
     /// Reads messages as pieces of the conversation; those that cannot be read are left out.
     fn pieces(&mut self, raws: &[&str], length: usize) -> Vec<Piece> {
-        let messages = &self.asked.case.conversation.messages;
         let mut pieces = Vec::with_capacity(raws.len());
         let mut next = 0;
         for (number, raw) in raws.iter().enumerate() {
@@ -187,12 +194,27 @@ impl<'a> Course<'a> {
                 pieces.push(Piece::Verbatim(*index));
                 continue;
             }
-            let of = (number + 1 == raws.len()).then_some(length - 1);
-            let of = of.filter(|own| messages[*own].role == Role::User);
-            let other = self.others.entry(key).or_insert_with(|| Other::read(raw, of).map(Rc::new));
+            // Made from no message: text that any proxy adds to one is a change.
+            let other =
+                self.others.entry(key).or_insert_with(|| Other::read(raw, None).map(Rc::new));
             pieces.extend(other.clone().map(Piece::Other));
         }
         pieces
+    }
+
+    /// Judges whether a request that arrived keeps the rules.
+    fn judge_form(&mut self, length: usize, pieces: &[Piece], is_readable: bool) {
+        let conversation = &self.asked.case.conversation;
+        let messages: Vec<&Message> =
+            pieces.iter().map(|piece| piece.message(conversation)).collect();
+        let problem = match is_readable {
+            true => valid::problem(conversation, length, &messages),
+            false => Some(Problem::Unreadable),
+        };
+        self.scores.valid.add(problem.is_none());
+        if let Some(problem) = problem {
+            *self.scores.problems.entry(format!("{problem:?}")).or_default() += 1;
+        }
     }
 
     /// Judges edits and planted texts.
@@ -445,7 +467,89 @@ mod tests {
             assert!(!own.is_in(&own.words()));
         }
         let scores = course.finish();
-        assert_eq!((scores.answered.kept, scores.valid.kept, scores.fits.kept), (0, 0, 0));
-        assert_eq!(scores.rules[0].kept, 0);
+        assert_eq!((scores.answered.kept, scores.answered.of, scores.tally.turns), (0, 1, 1));
+        assert_eq!((scores.valid.of, scores.fits.of, scores.prefix.of), (0, 0, 0));
+        assert_eq!((scores.rules[0].kept, scores.rules[0].of > 0), (0, true));
+    }
+
+    #[test]
+    fn a_lost_request_costs_nothing_and_hides_no_compaction() {
+        let case = Arc::new(generated::ruled(1, false));
+        let asked = Asked::new(Arc::clone(&case));
+        let limit_tokens = case.limit_tokens(Budget::Percent(50)).expect("long enough");
+        let turns = case.conversation.turns.len();
+        let [whole, lost] = [None, Some(turns - 2)].map(|lost| {
+            let mut course = Course::new(&asked, limit_tokens);
+            for place in 0..turns {
+                // Compacted in the last turn.
+                let bound = if place + 1 < turns { Bound::Nothing } else { Bound::DropAll };
+                let body = bound.body(&asked, place, limit_tokens);
+                course.judge(place, (lost != Some(place)).then_some(&body));
+            }
+            course.finish()
+        });
+        assert_eq!((whole.tally.cuts, lost.tally.cuts), (1, 1));
+        assert_eq!(lost.prefix.of + 1, whole.prefix.of);
+        let tokens = case.conversation.full_tokens(case.conversation.turns[turns - 2]);
+        let tokens = tokens + case.tools_tokens;
+        assert_eq!(lost.tally.cost.tokens + tokens, whole.tally.cost.tokens);
+        assert_eq!(lost.tally.full_cost.tokens + tokens, whole.tally.full_cost.tokens);
+    }
+
+    /// Conversation of three turns that is long enough for a cache.
+    fn long_case() -> Case {
+        let text = "word ".repeat(2000);
+        let tools = serde_json::json!([{"type": "function", "function": {"name": "f", "description": text}}]);
+        let said = |role: &str, text: &str| serde_json::json!({"role": role, "content": text});
+        let messages = [
+            said("system", &text),
+            said("user", "first"),
+            said("assistant", "one"),
+            said("user", "second"),
+            said("assistant", "two"),
+            said("user", "third"),
+            said("assistant", "three"),
+        ];
+        let line = serde_json::json!({"tools": tools, "messages": messages});
+        Case::read(&line.to_string(), 1).expect("it is one")
+    }
+
+    #[test]
+    fn text_added_to_a_last_message_is_a_change_whoever_adds_it() {
+        let asked = Asked::new(Arc::new(long_case()));
+        let case = &asked.case;
+        let added = ["[weir: earlier messages that may bear on this]", "[recalled]"].map(|own| {
+            let mut course = Course::new(&asked, case.tools_tokens + 100_000);
+            let body = String::from_utf8(case.body(4)).expect("text");
+            let with_text = body.replace("\"second\"", &format!("\"second\\n\\n{own} one\""));
+            assert_ne!(body, with_text);
+            course.judge(0, Some(&case.body(2)));
+            course.judge(1, Some(with_text.as_bytes()));
+            course.judge(2, Some(&case.body(6)));
+            course.finish().tally.cuts
+        });
+        assert_eq!(added, [1, 1]);
+    }
+
+    #[test]
+    fn tools_are_billed_and_other_ones_break_the_cache() {
+        let asked = Asked::new(Arc::new(long_case()));
+        let case = &asked.case;
+        let sizes = [2, 4, 6].map(|length| case.conversation.full_tokens(length));
+        let all = sizes.iter().sum::<u64>() + 3 * case.tools_tokens;
+        let played = |change: &str| {
+            let mut course = Course::new(&asked, 100_000);
+            for (place, length) in [2, 4, 6].into_iter().enumerate() {
+                let body = String::from_utf8(case.body(length)).expect("text");
+                let body = if place == 1 { body.replace(r#""name":"f""#, change) } else { body };
+                course.judge(place, Some(body.as_bytes()));
+            }
+            course.finish().tally
+        };
+        let same = played(r#""name":"f""#);
+        assert_eq!((same.cost, same.cost.tokens), (same.full_cost, all));
+        assert_eq!(same.cost.cached_tokens, sizes[0] + sizes[1] + 2 * case.tools_tokens);
+        let other = played(r#""name":"g""#);
+        assert_eq!((other.cost.tokens, other.cost.cached_tokens, other.cuts), (all, 0, 0));
     }
 }

@@ -40,16 +40,19 @@ Shares are from 0 to 1. Lower is better for failed, over, sent, billed, ms, cut 
 higher for the others.
 
 - turns: requests above the limit that can be brought within it. The columns are about these, except same
-  (requests within the limit), failed (both), hits, billed and calls (all requests).
+  (requests within the limit), failed (both), hits, billed and calls (all requests). Valid, over and prefix are
+  about those that arrived.
 - failed: no request reached the upstream, or the client got an error. same: messages unchanged.
 - valid: each call has its result, no result comes first, no two assistant messages in a row, no empty
   assistant message, the last message is whole. OpenAI accepts some of these forms; stricter providers do not.
-- over: above the limit as sent. sent: tokens, relative to sending everything.
-- prefix: requests that begin with all of the request before. hits: input tokens from the provider's cache.
+- over: above the limit as sent. sent: tokens of messages, relative to sending everything.
+- prefix: requests that begin with all messages of the request before. hits: input tokens from the provider's
+  cache. Tools count in hits and billed.
 - billed: bill relative to sending everything (1), extra calls included; above 1 costs more than that.
 - deep, ctx, 5-gram, action, user, edits: items of earlier messages that can still be read.
-- reach: ctx, and values that one call of a recall tool returns. The bench knows tools named recall or
-  weir_recall that take a message number or words; without one, reach equals ctx.
+- reach: ctx, and values that up to three rounds of calls of a recall tool return to a model that knows what is
+  missing: an upper bound. The bench knows tools named recall or weir_recall that take a message number or
+  words; without one, reach equals ctx.
 - rules, crowded, decay: planted texts, in the planted conversations alone.
 - second, restart: same bytes from a second instance, and after a restart (a few turns of every fourth
   conversation).
@@ -57,7 +60,7 @@ higher for the others.
   request before. A real model's time for extra calls is not in it.
 - calls: extra model calls of the proxy. calls' bill: their part of billed.
 - nothing forwards everything. oracle knows the next answer: no proxy can keep more, but its over and its
-  bill are no bounds. drop-all sends the system messages and the last turn: the fewest tokens, never over.";
+  bill are no bounds. drop-all sends the system messages and the last turn: never over.";
 
 /// Returns the table of the rows.
 pub fn table(rows: &[Row]) -> String {

@@ -50,10 +50,10 @@ pub struct Scores {
     pub same_bytes: Share,
     /// Requests within the limit whose messages passed unchanged.
     pub unchanged: Share,
-    /// Of the requests above the limit: those that keep the rules, and those within the limit.
+    /// Of the requests above the limit that arrived: those that keep the rules, and those within the limit.
     pub valid: Share,
     pub fits: Share,
-    /// Of the requests above the limit: those that begin with all of the request before.
+    /// Of the requests above the limit that arrived: those that begin with all of the request before.
     pub prefix: Share,
     /// Number of requests by the first rule that they break.
     pub problems: BTreeMap<String, u64>,
@@ -63,6 +63,8 @@ pub struct Scores {
     pub rules: [Share; 2],
     pub rules_by_depth: [BTreeMap<usize, Share>; 2],
     pub decay: [Decay; MOST_DECAY],
+    /// Missing values of requests that offer a recall tool, of all missing ones.
+    pub offered: Share,
     /// Missing values that the recall tool gave back, of those asked for.
     pub recalled: Share,
     /// Requests that a second instance, or the same after a restart, sent with the same bytes.
@@ -87,6 +89,7 @@ impl Scores {
             (&mut self.fits, other.fits),
             (&mut self.prefix, other.prefix),
             (&mut self.edits, other.edits),
+            (&mut self.offered, other.offered),
             (&mut self.recalled, other.recalled),
             (&mut self.second, other.second),
             (&mut self.restarted, other.restarted),
@@ -162,8 +165,10 @@ pub struct Row {
     pub action: Option<f64>,
     pub user: Option<f64>,
     pub edits: Option<f64>,
-    /// Values in context that are present or one recall away.
+    /// Values in context that are present, or that a recall tool may return.
     pub reach: Option<f64>,
+    /// Missing values of requests that offer the tool.
+    pub offered: Share,
     /// Missing values asked for by recall, and those that came back.
     pub recalled: Share,
     pub rules: Option<f64>,
@@ -200,13 +205,14 @@ impl Row {
         let mut both = all.clone();
         both.merge(&results.planted);
         let ctx = recall(Recall::Context);
-        let reach = ctx.map(|ctx| ctx + (1.0 - ctx) * all.recalled.value().unwrap_or(0.0));
+        let found = all.offered.value().unwrap_or(0.0) * all.recalled.value().unwrap_or(0.0);
+        let reach = ctx.map(|ctx| ctx + (1.0 - ctx) * found);
         Self {
             proxy: proxy.to_owned(),
             limit: limit.to_owned(),
             conversations: all.tally.compacted,
             requests: both.same_bytes.of,
-            turns: both.valid.of,
+            turns: both.tally.turns,
             answered: both.answered.value(),
             unchanged: both.unchanged.value(),
             same_bytes: both.same_bytes.value(),
@@ -224,6 +230,7 @@ impl Row {
             user: recall(Recall::User),
             edits: all.edits.value(),
             reach,
+            offered: all.offered,
             recalled: all.recalled,
             rules: results.planted.rules[0].value(),
             rules_crowded: results.planted.rules[1].value(),
@@ -281,6 +288,7 @@ mod tests {
         scores.tally.full_cost = tally::Cost { tokens: 4000, cached_tokens: 2000 };
         scores.tally.recall[Recall::Context as usize] = Share { kept: 30, of: 40 };
         scores.extra = ExtraCalls { calls: 1, input_tokens: 100, output_tokens: 250 };
+        scores.offered = Share { kept: 3, of: 4 };
         scores.recalled = Share { kept: 4, of: 5 };
         scores.added_ms = vec![3.0, 1.0, 2.0];
         scores.compaction_ms = vec![3.0];
@@ -295,7 +303,7 @@ mod tests {
         let row = Row::new("p", "50%", &results, 1.0);
         assert_eq!(row.billed, Some(2200.0 / 2200.0));
         assert_eq!(row.extra_billed, Some(1100.0 / 2200.0));
-        assert_eq!((row.ctx, row.reach), (Some(0.75), Some(0.95)));
+        assert_eq!((row.ctx, row.reach), (Some(0.75), Some(0.75 + 0.25 * (0.75 * 0.8))));
         assert_eq!((row.rules, row.rules_crowded), (Some(0.5), None));
         assert_eq!((row.added_ms_p50, row.compaction_ms_p50), (Some(2.0), Some(3.0)));
         assert_eq!((row.prefix, row.extra.calls), (Some(2.0 / 3.0), 1));
