@@ -34,7 +34,8 @@ const POLICY: &[Key] = keys! {
     recall = 0.1, Share(0, 1000), MovesCompactions, was tail;
     /// Whether the model gets a tool with which it can ask for earlier messages, by number or by
     /// words. weir answers its calls from the request itself; callers see neither the tool nor its
-    /// calls. Each call takes one more request to the upstream.
+    /// calls. Each call takes one more request to the upstream. Responses get the tool only with
+    /// `store: false`.
     recall_tool = false, Switch, MovesCompactions;
     /// Regular expressions: user and assistant messages that match one are pinned.
     anchors = [], List("regular expressions"), MovesCompactions;
