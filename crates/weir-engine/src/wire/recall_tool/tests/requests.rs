@@ -65,34 +65,35 @@ fn twice(body: &str) -> String {
     body.replacen(inside(body), &format!("{0},{0}", inside(body)), 1)
 }
 
-#[test]
-fn calls_are_put_back_where_they_were() {
-    let call = |before: Option<&str>| Call {
+/// Checks the request with a withheld call put back.
+fn check(protocol: Protocol, body: &str, before: Option<&str>, wanted: &str) {
+    let calls = [Call {
         id: "r".to_owned(),
         raw: "{\"R\":1}".to_owned(),
         before: before.map(str::to_owned),
         ..Call::default()
+    }];
+    let others = ["a".to_owned(), "b".to_owned()];
+    let withheld = Withheld { calls: &calls, others: &others, results: RESULTS };
+    let place = match protocol {
+        Messages => body.find('[').expect("a list") + 1,
+        _ => body.find("},").expect("a user") + 2,
     };
-    let check = |protocol, body: &str, before: Option<&str>, wanted: &str| {
-        let calls = [call(before)];
-        let others = ["a".to_owned(), "b".to_owned()];
-        let withheld = Withheld { calls: &calls, others: &others, results: RESULTS };
-        let place = match protocol {
-            Messages => body.find('[').expect("a list") + 1,
-            _ => body.find("},").expect("a user") + 2,
-        };
-        let made = inserted(protocol, body, place, &withheld);
-        assert_eq!(made.as_deref(), Some(wanted), "{before:?}");
-        // The ID is that of the raw call in real ones; nothing is put back twice.
-        let known = body.replace("\"b\"", "\"r\"");
-        assert_eq!(inserted(protocol, &known, place, &withheld), None);
-        assert_eq!(inserted(protocol, "{\"messages\":[],\"input\":[]}", place, &withheld), None);
-        // Another answer may have the same IDs.
-        let twice = twice(body);
-        let wanted = twice.replacen(inside(body), inside(wanted), 1);
-        assert_eq!(inserted(protocol, &twice, place, &withheld), Some(wanted), "{before:?}");
-        assert_eq!(inserted(protocol, &twice, place + 1, &withheld), None);
-    };
+    let made = inserted(protocol, body, place, &withheld);
+    assert_eq!(made.as_deref(), Some(wanted), "{before:?}");
+    // The ID is that of the raw call in real ones; nothing is put back twice.
+    let known = body.replace("\"b\"", "\"r\"");
+    assert_eq!(inserted(protocol, &known, place, &withheld), None);
+    assert_eq!(inserted(protocol, "{\"messages\":[],\"input\":[]}", place, &withheld), None);
+    // Another answer may have the same IDs.
+    let twice = twice(body);
+    let wanted = twice.replacen(inside(body), inside(wanted), 1);
+    assert_eq!(inserted(protocol, &twice, place, &withheld), Some(wanted), "{before:?}");
+    assert_eq!(inserted(protocol, &twice, place + 1, &withheld), None);
+}
+
+#[test]
+fn calls_are_put_back_where_they_were() {
     let chat = |calls: &str, result: &str| {
         format!(
             r#"{{"messages":[{{"role":"user"}},{{"role":"assistant","tool_calls":[{calls}]}},{result}{{"role":"tool","tool_call_id":"a"}},{{"role":"tool","tool_call_id":"b"}}]}}"#
