@@ -37,8 +37,10 @@ pub fn check(input: &[u8]) {
         let round = read(protocol, NAME, body);
         goes_on(protocol, &round);
         let Ok(text) = std::str::from_utf8(body) else { continue };
-        let withheld = [Withheld { calls: &round.calls, others: &round.others, results: &[] }];
-        inserted(protocol, text, &withheld);
+        let withheld = Withheld { calls: &round.calls, others: &round.others, results: &[] };
+        for start in text.match_indices('{').map(|(start, _)| start).take(8) {
+            inserted(protocol, text, start, &withheld);
+        }
         without_marked(protocol, text);
         Arguments::read(text);
     }

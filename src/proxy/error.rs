@@ -1,5 +1,7 @@
 //! Errors of a request, as one type. `server::reply` renders them.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::StatusCode;
 
@@ -158,6 +160,32 @@ impl ErrorKind {
             Self::LoopDetected => StatusCode::LOOP_DETECTED,
         }
     }
+
+    /// OpenAI's `type` for errors of this kind.
+    pub fn openai_type(self) -> &'static str {
+        match self {
+            Self::RequestRate => "requests",
+            Self::TokenRate | Self::BudgetHeld => "tokens",
+            Self::BudgetExhausted => "insufficient_quota",
+            kind if kind.side() == Side::Caller => "invalid_request_error",
+            _ => "server_error",
+        }
+    }
+
+    /// Anthropic's `type` for errors of this kind, which its SDKs map by status.
+    pub fn anthropic_type(self) -> &'static str {
+        match self.status() {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_client_error() => "invalid_request_error",
+            _ => "api_error",
+        }
+    }
 }
 
 /// Error of a request without an answer from the model.
@@ -240,6 +268,23 @@ impl ProxyError {
     /// Whether the same request may succeed later.
     pub fn may_retry(&self) -> bool {
         self.retry_after_ms.is_some() || self.kind.may_pass()
+    }
+
+    /// Returns the message in the words that Anthropic's clients look for before they compact.
+    pub fn anthropic_message(&self) -> Cow<'_, str> {
+        let sizes = self
+            .subject
+            .as_deref()
+            .and_then(|subject| Some((subject.received_tokens?, subject.limit_tokens)));
+        match (self.kind, sizes) {
+            (ErrorKind::ContextLengthExceeded, Some((tokens, limit_tokens))) => {
+                Cow::Owned(format!(
+                    "prompt is too long: {tokens} tokens > {limit_tokens} maximum. {}",
+                    self.message
+                ))
+            }
+            _ => Cow::Borrowed(&self.message),
+        }
     }
 
     /// Returns how the request came back from an upstream, if it reached one.

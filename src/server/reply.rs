@@ -1,5 +1,5 @@
-//! Rendering of a `ProxyError` in the error shape of OpenAI or Anthropic. The only place that renders errors; it
-//! decides nothing about them.
+//! Rendering of a `ProxyError` in the error shape of OpenAI or Anthropic. The only place that renders errors as
+//! answers; it decides nothing about them.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::decode;
-use crate::proxy::error::{Side, UpstreamAnswer};
+use crate::proxy::error::UpstreamAnswer;
 use crate::proxy::{Body, ErrorKind, ProxyError, metrics};
 
 /// Marks weir's own errors, so that callers can distinguish them from the upstream's.
@@ -62,7 +62,7 @@ impl<'a> Envelope<'a> {
         Self {
             error: Rendered {
                 message: &problem.message,
-                kind: kind_of_error(problem.kind),
+                kind: problem.kind.openai_type(),
                 param: problem.param.as_deref(),
                 code: problem.kind.code(),
                 upstream: problem.upstream.as_deref().map(Upstream::new),
@@ -120,41 +120,11 @@ struct AnthropicError<'a> {
 impl<'a> AnthropicEnvelope<'a> {
     fn new(problem: &'a ProxyError) -> Self {
         let error = AnthropicError {
-            kind: anthropic_kind(problem.kind),
-            message: anthropic_message(problem),
+            kind: problem.kind.anthropic_type(),
+            message: problem.anthropic_message(),
             upstream: problem.upstream.as_deref().map(Upstream::new),
         };
         Self { kind: "error", error }
-    }
-}
-
-/// Anthropic's `type` for errors of this kind, which its SDKs map by status.
-fn anthropic_kind(kind: ErrorKind) -> &'static str {
-    match kind.status() {
-        StatusCode::UNAUTHORIZED => "authentication_error",
-        StatusCode::FORBIDDEN => "permission_error",
-        StatusCode::NOT_FOUND => "not_found_error",
-        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
-        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
-        StatusCode::GATEWAY_TIMEOUT => "timeout_error",
-        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
-        status if status.is_client_error() => "invalid_request_error",
-        _ => "api_error",
-    }
-}
-
-/// Returns the message in the words that Anthropic's clients look for before they compact.
-fn anthropic_message(problem: &ProxyError) -> Cow<'_, str> {
-    let sizes = problem
-        .subject
-        .as_deref()
-        .and_then(|subject| Some((subject.received_tokens?, subject.limit_tokens)));
-    match (problem.kind, sizes) {
-        (ErrorKind::ContextLengthExceeded, Some((tokens, limit_tokens))) => Cow::Owned(format!(
-            "prompt is too long: {tokens} tokens > {limit_tokens} maximum. {}",
-            problem.message
-        )),
-        _ => Cow::Borrowed(&problem.message),
     }
 }
 
@@ -226,17 +196,6 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
 
 fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
-}
-
-/// OpenAI's `type` for errors of this kind.
-fn kind_of_error(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::RequestRate => "requests",
-        ErrorKind::TokenRate | ErrorKind::BudgetHeld => "tokens",
-        ErrorKind::BudgetExhausted => "insufficient_quota",
-        kind if kind.side() == Side::Caller => "invalid_request_error",
-        _ => "server_error",
-    }
 }
 
 /// Whether OpenAI's SDKs send a request again after an answer with this status.

@@ -2,6 +2,7 @@
 //! from the request, and the caller sees one ordinary answer. In each protocol, plain and streamed.
 
 mod answers;
+mod ends;
 mod fit;
 mod leaving;
 mod places;
@@ -322,6 +323,20 @@ async fn the_tool_is_offered_where_the_policy_says_so() {
         let (_, seen) = setting.exchange_with(Protocol::Chat, headers, &body, done()).await;
         assert_eq!(parsed(&seen[0]), body, "{headers}");
     }
+    // What a provider keeps could not be continued by its ID.
+    for streams in [false, true] {
+        let mut kept = Protocol::Responses.request(&[said("user", "hi")]);
+        Protocol::Responses.stream(&mut kept, streams);
+        for store in [None, Some(true)] {
+            kept.as_object_mut().expect("an object").remove("store");
+            kept.as_object_mut()
+                .expect("an object")
+                .extend(store.map(|store| ("store".to_owned(), json!(store))));
+            let made = Protocol::Responses.answer(&Made::text("Hello.", [9, 1]), streams);
+            let (answer, seen) = setting.exchange(Protocol::Responses, &kept, vec![made]).await;
+            assert_eq!((answer.header("x-weir-edits"), parsed(&seen[0])), (None, kept.clone()));
+        }
+    }
     let mut off = Setting::start(|_| {}).await;
     let (answer, seen) = off.exchange(Protocol::Chat, &body, done()).await;
     assert_eq!((answer.header("x-weir-edits"), parsed(&seen[0])), (None, body));
@@ -365,48 +380,26 @@ async fn recalls_are_counted_without_usage() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_fails_in_a_later_round_is_reported() {
-    for streams in [false, true] {
-        let mut setting = Setting::start(|config| {
-            offers(config);
-            config.upstream.max_retries = 0;
-        })
-        .await;
-        let mut body = conversation(Protocol::Chat, &[]);
-        Protocol::Chat.stream(&mut body, streams);
-        let asks = Made::calls(&[call("r1", "recall", json!({"messages": [NUMBER]}))], [700, 9]);
-        let refusal = "HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-        let answers = vec![Protocol::Chat.answer(&asks, streams), refusal.to_owned()];
-        let (answer, _) = setting.exchange(Protocol::Chat, &body, answers).await;
-        let text = String::from_utf8(answer.body.clone()).expect("text");
-        match streams {
-            false => assert_eq!((answer.status(), text.as_str()), (403, "{}")),
-            true => assert!(text.contains("\"error\"") && text.contains("403"), "{text}"),
-        }
-        let rows = rows(&setting.store, 2).await;
-        assert_eq!(rows[0].settlement.prompt_tokens, Some(700));
-    }
-}
-
-#[tokio::test]
 async fn a_budget_without_room_for_another_round_ends_the_answer() {
-    for streams in [false, true] {
+    let both = [(Protocol::Chat, "insufficient_quota"), (Protocol::Messages, "rate_limit_error")];
+    let all = both.into_iter().flat_map(|own| [false, true].map(|streams| (own, streams)));
+    for ((protocol, kind), streams) in all {
         let mut upstream = Upstream::start().await;
         let keyed = setting::start(&upstream.address, offers).await;
         let key = keyed.key("research", "{}").await;
         set(&keyed.store, "team:research/tokens/total", "16000").await;
-        let mut body = conversation(Protocol::Chat, &[]);
-        Protocol::Chat.stream(&mut body, streams);
+        let mut body = conversation(protocol, &[]);
+        protocol.stream(&mut body, streams);
         let headers = format!("{}x-weir-max-input-tokens: 8000\r\n", key.header());
-        let request = setting::post(Protocol::Chat.path(), &headers, body.to_string());
+        let request = setting::post(protocol.path(), &headers, body.to_string());
         let mut wire = Wire::connect(keyed.weir.address).await;
         let asking = tokio::spawn(async move { wire.ask(request).await });
         let own = call("r1", "recall", json!({"messages": [NUMBER]}));
-        let asks = Protocol::Chat.answer(&Made::calls(&[own], [12_000, 9]), streams);
+        let asks = protocol.answer(&Made::calls(&[own], [12_000, 9]), streams);
         upstream.next().await.answer(&asks);
         let answer = asking.await.expect("it is answered");
         let text = String::from_utf8(answer.body.clone()).expect("text");
-        assert!(text.contains("insufficient_quota"), "{text}");
+        assert!(text.contains(&format!("\"type\":\"{kind}\"")), "{text}");
         assert_eq!(answer.status(), if streams { 200 } else { 429 });
         let rows = rows(&keyed.store, 1).await;
         assert_eq!(rows[0].settlement.prompt_tokens, Some(12_000));

@@ -35,6 +35,7 @@ const POLICY: &[Key] = keys! {
     /// Whether the model gets a tool with which it can ask for earlier messages, by number or by
     /// words. weir answers its calls from the request itself; callers see neither the tool nor its
     /// calls. Each round of calls takes one more request to the upstream, at most five for one answer.
+    /// Responses get the tool only with `store: false`.
     recall_tool = false, Switch, MovesCompactions;
     /// Regular expressions: user and assistant messages that match one are pinned.
     anchors = [], List("regular expressions"), MovesCompactions;

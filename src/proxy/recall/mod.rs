@@ -13,6 +13,7 @@ mod stream;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::CONTENT_ENCODING;
 
 pub(super) use self::offer::add;
@@ -125,13 +126,15 @@ impl Recall {
         }
     }
 
-    /// Answers the calls of a round and sends the conversation on. Returns what came back.
+    /// Answers the calls of a round and sends the conversation on. Returns what came back; `None` if the
+    /// caller has left before, for whom nothing more is paid.
     async fn go_on(
         mut self,
         settings: &Settings,
         round: Round,
         record: &mut Record,
-    ) -> Result<(Self, Inbound), ProxyError> {
+        has_left: impl Fn() -> bool,
+    ) -> Result<Option<(Self, Inbound)>, ProxyError> {
         let has_more = self.recalled.rounds.len() < MAX_ROUNDS;
         let answered = Answered::of(&round, has_more.then(|| self.room_bytes(&round)));
         let asking = Asking {
@@ -150,6 +153,9 @@ impl Recall {
         // The model may have moved in the body.
         self.request.read(settings).await?;
         let mut chat = Chat::round(settings, self.request, &self.attempt, record).await?;
+        if has_left() {
+            return Ok(None);
+        }
         let inbound = send::send(&mut chat, record).await?;
         (self.request, self.attempt) = chat.into_parts();
         if inbound.status.is_success() {
@@ -160,13 +166,24 @@ impl Recall {
             // There was no room for the round: the model answers the request without the tool.
             self.key = None;
         }
-        Ok((self, inbound))
+        Ok(Some((self, inbound)))
     }
 }
 
 /// Whether the calls in an answer can be read.
 fn is_readable(inbound: &Inbound) -> bool {
     inbound.status.is_success() && !inbound.headers.contains_key(CONTENT_ENCODING)
+}
+
+/// Returns the error for a round whose answer, with this status, cannot be read as the one before.
+fn not_continued(status: StatusCode) -> ProxyError {
+    let message = match status.is_success() {
+        false => {
+            format!("The upstream refused to continue this answer (status {}).", status.as_u16())
+        }
+        true => "The upstream continued this answer in another form.".to_owned(),
+    };
+    ProxyError::new(ErrorKind::UpstreamClosed, format!("{message} Send the request again."))
 }
 
 /// Answers the calls in an answer that comes whole, and returns the last round's answer with all that was

@@ -1,19 +1,19 @@
 //! Answers that come whole: held until no call of the recall tool is left, and joined to one.
 
 use http::HeaderValue;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_LENGTH;
 
-use super::{Recall, is_readable};
+use super::{Recall, is_readable, not_continued};
 use crate::proxy::error::ProxyError;
 use crate::proxy::headers;
-use crate::proxy::relay::is_event_stream;
+use crate::proxy::relay::{is_event_stream, meter};
 use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
 use crate::upstream::{AnswerBody, Inbound};
 use weir_engine::wire::recall_tool::{Next, joined, read};
 use weir_engine::wire::usage::{Meter, Metered};
 
-/// Larger answers pass as they are.
+/// A larger answer passes as it is, or is an error behind other rounds.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Answers the calls of an answer, round by round. Returns the last answer, with what was said in all of
@@ -26,12 +26,17 @@ pub(super) async fn answered(
 ) -> Result<Inbound, ProxyError> {
     let mut bodies: Vec<Vec<u8>> = Vec::new();
     loop {
-        if !is_readable(&inbound) || is_event_stream(&inbound.headers) {
-            return Ok(inbound);
-        }
-        let body = inbound.body.peek(MAX_ANSWER_BYTES).await.to_vec();
-        if !inbound.body.is_seen_whole() {
-            return Ok(inbound);
+        let is_read = is_readable(&inbound) && !is_event_stream(&inbound.headers);
+        let body = match is_read {
+            true => inbound.body.peek(MAX_ANSWER_BYTES).await.to_vec(),
+            false => Vec::new(),
+        };
+        if !is_read || !inbound.body.is_seen_whole() {
+            // Behind another round it may hold calls, and lacks what was said before.
+            return match bodies.is_empty() || !inbound.status.is_success() {
+                true => Ok(inbound),
+                false => Err(not_continued(inbound.status)),
+            };
         }
         let round = read(recall.protocol, recall.name, &body);
         let goes_on = round.next == Next::Recall && recall.may_go_on();
@@ -49,7 +54,9 @@ pub(super) async fn answered(
             return Ok(with_body(inbound, joined));
         }
         record.round(inbound.status, metered.unwrap_or_default()).await;
-        (recall, inbound) = recall.go_on(settings, round, record).await?;
+        // If its caller leaves, this future is dropped.
+        let sent = recall.go_on(settings, round, record, || false).await?;
+        (recall, inbound) = sent.ok_or_else(|| not_continued(inbound.status))?;
     }
 }
 
@@ -60,10 +67,11 @@ fn joined_of(recall: &Recall, bodies: &[Vec<u8>]) -> Option<Vec<u8>> {
 
 /// Reads the facts of a complete answer.
 fn metered(inbound: &Inbound, body: &[u8]) -> Metered {
-    let content_type = inbound.headers.get(CONTENT_TYPE);
-    let mut meter = Meter::new(content_type.and_then(|value| value.to_str().ok()));
-    meter.feed(body);
-    meter.finish()
+    let metered = |mut meter: Meter| {
+        meter.feed(body);
+        meter.finish()
+    };
+    meter(&inbound.headers).map(metered).unwrap_or_default()
 }
 
 fn with_body(mut inbound: Inbound, body: Vec<u8>) -> Inbound {

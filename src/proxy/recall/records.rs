@@ -305,13 +305,16 @@ fn with_record(
         before.push(',');
     }
     let start = (answer.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
-    let body = [text.get(..start)?, &before, text.get(start..)?].concat();
-    let Some((mixed, texts)) = mixed.as_ref().zip(texts.last()) else { return Some(body) };
-    let calls: Vec<Call> = mixed.answered.calls.iter().map(Kept::call).collect();
-    let results = mixed.answered.results(texts);
-    let withheld = Withheld { calls: &calls, others: &mixed.others, results: &results };
-    // If the client has left its calls out, there is no place for the others.
-    Some(inserted(protocol, &body, &[withheld]).unwrap_or(body))
+    // Nothing before the answer changes. If the client has left its calls out, there is no place for the
+    // others.
+    let mixed = mixed.as_ref().zip(texts.last()).and_then(|(mixed, texts)| {
+        let calls: Vec<Call> = mixed.answered.calls.iter().map(Kept::call).collect();
+        let results = mixed.answered.results(texts);
+        let withheld = Withheld { calls: &calls, others: &mixed.others, results: &results };
+        inserted(protocol, text, start, &withheld)
+    });
+    let text = mixed.as_deref().unwrap_or(text);
+    Some([text.get(..start)?, &before, text.get(start..)?].concat())
 }
 
 /// Returns an answer and the results of its calls as elements of a request's list.

@@ -9,20 +9,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, Response, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{Response, StatusCode};
 use http_body::{Body as HttpBody, Frame};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Recall, is_readable};
+use super::{Recall, is_readable, not_continued};
 use crate::proxy::conversations::Keeping;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::ProxyError;
 use crate::proxy::relay::drain::Drains;
-use crate::proxy::relay::is_event_stream;
+use crate::proxy::relay::{is_event_stream, meter};
 use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::{Outcome, Record};
 use crate::upstream::{AnswerBody, AnswerError, Body, BoxError, Inbound};
+use weir_engine::wire::Protocol;
 use weir_engine::wire::recall_tool::{Next, RecallStream, Round};
 use weir_engine::wire::usage::{Meter, Usage};
 
@@ -44,6 +45,7 @@ pub(in crate::proxy) fn relay(
     let (caller, frames) = mpsc::channel(1);
     let exchange = Exchange {
         settings,
+        protocol: recall.protocol,
         stream: RecallStream::new(recall.protocol, recall.name),
         recall: Some(recall),
         record,
@@ -59,11 +61,6 @@ pub(in crate::proxy) fn relay(
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
-}
-
-fn meter(headers: &HeaderMap) -> Option<Meter> {
-    let content_type = headers.get(CONTENT_TYPE);
-    Some(Meter::new(content_type.and_then(|value| value.to_str().ok())))
 }
 
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -119,6 +116,7 @@ impl Drop for Rounds {
 /// Exchange while its answer is relayed.
 struct Exchange {
     settings: Arc<Settings>,
+    protocol: Protocol,
     /// `None` once there is no further round.
     recall: Option<Recall>,
     stream: RecallStream,
@@ -145,8 +143,10 @@ impl Exchange {
             };
             self.say(last).await;
             self.close_round().await;
-            if let Err(error) = self.go_on(recall, round).await {
-                return self.fail(&error).await;
+            match self.go_on(recall, round).await {
+                Ok(true) => {}
+                Ok(false) => return self.leave().await,
+                Err(error) => return self.fail(&error).await,
             }
         }
     }
@@ -163,7 +163,10 @@ impl Exchange {
                     broken = Some(error);
                     break;
                 }
-                None => break,
+                None => {
+                    self.upstream = AnswerBody::whole(Vec::new());
+                    break;
+                }
             };
             if let Some(meter) = &mut self.meter {
                 meter.feed(&chunk);
@@ -207,12 +210,15 @@ impl Exchange {
         });
     }
 
-    /// Sends the conversation on with the answers to the calls of a round.
-    async fn go_on(&mut self, recall: Recall, round: Round) -> Result<(), ProxyError> {
+    /// Sends the conversation on with the answers to the calls of a round; returns whether the caller was
+    /// still there to get more.
+    async fn go_on(&mut self, recall: Recall, round: Round) -> Result<bool, ProxyError> {
         let settings = Arc::clone(&self.settings);
-        let sent = recall.go_on(&settings, round, &mut self.record).await;
+        let has_left = || self.caller.is_closed();
+        let sent = recall.go_on(&settings, round, &mut self.record, has_left).await;
         let (recall, inbound) = match sent {
-            Ok(sent) => sent,
+            Ok(Some(sent)) => sent,
+            Ok(None) => return Ok(false),
             Err(error) => {
                 self.record.gave_way(Err(error.kind)).await;
                 return Err(error);
@@ -220,28 +226,42 @@ impl Exchange {
         };
         if !is_readable(&inbound) || !is_event_stream(&inbound.headers) {
             self.record.gave_way(Ok(inbound.status)).await;
-            let status = inbound.status.as_u16();
-            let message = match inbound.status.is_success() {
-                false => format!("The upstream refused to continue this answer (status {status})."),
-                true => "The upstream continued this stream in another form.".to_owned(),
-            };
-            let message = format!("{message} Send the request again.");
-            return Err(ProxyError::new(ErrorKind::UpstreamClosed, message));
+            return Err(not_continued(inbound.status));
         }
         self.meter = meter(&inbound.headers);
         self.upstream = inbound.body;
         self.stream.next_round();
         self.recall = Some(recall);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Ends an answer whose caller left before its next round was sent.
+    async fn leave(mut self) {
+        self.record.metered.usage = Some(self.earlier);
+        self.keep_nothing().await;
     }
 
     /// Ends an answer whose next round could not be had.
     async fn fail(mut self, error: &ProxyError) {
         self.record.outcome = Outcome::UpstreamFailed;
         self.record.metered.usage = Some(self.earlier);
+        self.keep_nothing().await;
+        let (kind, message) = match self.protocol {
+            Protocol::Messages => (error.kind.anthropic_type(), error.anthropic_message()),
+            Protocol::Chat | Protocol::Responses => {
+                (error.kind.openai_type(), error.message.as_str().into())
+            }
+        };
         let mut out = Vec::new();
-        self.stream.fail(error.kind.code(), &error.message, &mut out);
+        self.stream.fail(kind, error.kind.code(), &message, &mut out);
         self.say(out).await;
+    }
+
+    /// Logs that the exchange of a kept conversation is not added to it.
+    async fn keep_nothing(&mut self) {
+        if let Some(keeping) = self.keeping.take() {
+            keeping.end(false, self.record.id()).await;
+        }
     }
 
     /// Ends the answer, once its last round is settled.
@@ -278,8 +298,31 @@ impl Exchange {
         if !last.is_empty() {
             let _ = self.caller.send(Ok(last.into())).await;
         }
-        if let Some(error) = broken {
-            let _ = self.caller.send(Err(error.into())).await;
+        match broken {
+            Some(error) => {
+                let _ = self.caller.send(Err(error.into())).await;
+            }
+            None => self.read_on().await,
+        }
+    }
+
+    /// Passes on what follows the last event, to the end of the upstream's answer. Its connection can be
+    /// used again then.
+    async fn read_on(&mut self) {
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = self.caller.closed() => return,
+                frame = poll_fn(|cx| Pin::new(&mut self.upstream).poll_frame(cx)) => frame,
+            };
+            match frame {
+                Some(Ok(frame)) => self.say(frame.into_data().unwrap_or_default().into()).await,
+                Some(Err(error)) => {
+                    let _ = self.caller.send(Err(error.into())).await;
+                    return;
+                }
+                None => return,
+            }
         }
     }
 }

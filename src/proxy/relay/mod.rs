@@ -58,7 +58,7 @@ pub async fn own(body: Bytes, mut record: Record) -> Response<Body> {
 
 /// Creates a meter for an answer with these headers, if it is readable: a provider may compress
 /// despite the request for plain text.
-fn meter(headers: &HeaderMap) -> Option<Meter> {
+pub fn meter(headers: &HeaderMap) -> Option<Meter> {
     if headers.contains_key(CONTENT_ENCODING) {
         return None;
     }

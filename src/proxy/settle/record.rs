@@ -493,7 +493,11 @@ impl Record {
     pub fn answered(&mut self, status: StatusCode, is_stream: bool) {
         self.sending.status = Some(status);
         self.times.stream_begun = is_stream.then(Instant::now);
-        self.sending.first_byte_ms = Some(millis(self.times.sent.max(self.times.ready).elapsed()));
+        let sent = self.times.sent.max(self.times.ready);
+        // It may have been read since its head came.
+        let begun = Some(self.times.turned).filter(|turned| *turned > sent);
+        self.sending.first_byte_ms =
+            Some(millis(begun.unwrap_or_else(Instant::now).saturating_duration_since(sent)));
     }
 
     /// Records that weir has answered the request itself.
@@ -586,6 +590,21 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_byte_comes_before_the_answer_is_read() {
+        let caller = Caller::new(weir_store::Tenant([0; 16]), None);
+        let live = Arc::new(live::Live::default());
+        let entry = live.begin("chat", &caller);
+        let base = crate::upstream::Base::parse("http://localhost/v1").expect("a base");
+        let target = Target::map(&base, "/v1/chat/completions").expect("a known path");
+        let origin = (caller, Admission::unlimited());
+        let mut record = Record::begin(&Method::POST, &target, origin, &Arc::default(), entry);
+        record.times.sent += Duration::from_secs(1);
+        record.times.turned += Duration::from_secs(3);
+        record.answered(StatusCode::OK, false);
+        assert_eq!(record.sending.first_byte_ms, Some(2000));
+    }
 
     #[test]
     fn what_callers_choose_is_logged_in_part() {

@@ -93,7 +93,8 @@ impl Protocol {
                 json!({"model": "gpt-4o", "messages": messages})
             }
             Self::Responses => {
-                json!({"model": "gpt-4o", "instructions": "Be brief.", "input": turns})
+                json!({"model": "gpt-4o", "instructions": "Be brief.", "input": turns,
+                    "store": false})
             }
             Self::Messages => json!({"model": "claude-sonnet-4-5", "max_tokens": 1000,
                 "system": "Be brief.", "messages": turns}),

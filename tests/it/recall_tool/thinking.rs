@@ -123,8 +123,7 @@ async fn encrypted_reasoning_goes_back_and_is_not_kept_without_its_call() {
     let done = json!({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
         "content": [{"type": "output_text", "text": "It is done.", "annotations": []}]});
     let mut setting = Setting::start(offers).await;
-    let mut body = conversation(Protocol::Responses, &[]);
-    body["store"] = json!(false);
+    let body = conversation(Protocol::Responses, &[]);
     let answers =
         vec![response(json!([reasoning(1), call])), response(json!([reasoning(2), done]))];
     let (answer, seen) = setting.exchange(Protocol::Responses, &body, answers).await;
@@ -138,8 +137,7 @@ async fn encrypted_reasoning_goes_back_and_is_not_kept_without_its_call() {
     // The caller sends back all items of the answer.
     let mut more = output.as_array().expect("a list").clone();
     more.push(said("user", "Thank you."));
-    let mut body = conversation(Protocol::Responses, &more);
-    body["store"] = json!(false);
+    let body = conversation(Protocol::Responses, &more);
     let (_, after) =
         setting.exchange(Protocol::Responses, &body, vec![response(json!([done]))]).await;
     let after = parsed(&after[0]);

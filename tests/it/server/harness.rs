@@ -77,6 +77,8 @@ pub struct Upstream {
 pub struct Seen {
     pub head: String,
     pub body: Vec<u8>,
+    /// Number of its connection, from 0 on.
+    pub connection: usize,
     answer: mpsc::UnboundedSender<String>,
     /// Closed when the other end has closed the connection.
     connected: mpsc::Receiver<()>,
@@ -106,8 +108,9 @@ impl Upstream {
         let address = listener.local_addr().expect("it is bound").to_string();
         let (sender, requests) = mpsc::unbounded_channel();
         tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(converse(stream, sender.clone()));
+            for connection in 0.. {
+                let Ok((stream, _)) = listener.accept().await else { return };
+                tokio::spawn(converse(stream, connection, sender.clone()));
             }
         });
         Self { address, requests }
@@ -130,12 +133,13 @@ impl Upstream {
     }
 }
 
-async fn converse(stream: TcpStream, requests: mpsc::UnboundedSender<Seen>) {
+async fn converse(stream: TcpStream, connection: usize, requests: mpsc::UnboundedSender<Seen>) {
     let mut wire = Wire::over(stream);
     while let Some(message) = wire.message().await {
         let (answer, mut answered) = mpsc::unbounded_channel();
         let (is_connected, connected) = mpsc::channel(1);
-        let seen = Seen { head: message.head, body: message.body, answer, connected };
+        let Message { head, body } = message;
+        let seen = Seen { head, body, connection, answer, connected };
         if requests.send(seen).is_err() {
             return;
         }

@@ -11,16 +11,19 @@ use super::{Protocol, Request, agents, json};
 /// Returns the name under which the tool can be offered in a request; `None` if it cannot.
 ///
 /// An agent's own compaction needs no tool. If the provider keeps the conversation, or answers later or
-/// more than once, no call could be answered in its place. The older form of tools allows no other next to
-/// it.
+/// more than once, no call could be answered in its place. Responses are kept by default: what the provider
+/// keeps ends in a call, which the client can neither see nor continue. The older form of tools allows no
+/// other next to it.
 pub fn name(request: &Request<'_>) -> Option<&'static str> {
-    let is_later = request.protocol == Protocol::Responses
-        && json::member(request.text, "background").is_some_and(|raw| raw == "true");
-    if request.provider_state.is_some() || request.choices > 1 || is_later {
+    if request.provider_state.is_some() || request.choices > 1 {
         return None;
     }
     let members = json::members(request.text)?;
     let member = |name: &str| members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
+    let is_kept = member("store") != Some("false") || member("background") == Some("true");
+    if request.protocol == Protocol::Responses && is_kept {
+        return None;
+    }
     if member("functions").is_some() && request.protocol == Protocol::Chat {
         return None;
     }
@@ -75,7 +78,12 @@ mod tests {
             (Chat, r#"{"tools":[],"messages":[]}"#, r#"{"tools":["#, r#"],"messages":[]}"#),
             (Chat, r#"{"tools":null,"messages":[]}"#, r#"{"tools":["#, r#"],"messages":[]}"#),
             (Chat, r#"{"messages":[]}"#, r#"{"tools":["#, r#"],"messages":[]}"#),
-            (Responses, r#" {"input":"x"}"#, r#" {"tools":["#, r#"],"input":"x"}"#),
+            (
+                Responses,
+                r#" {"input":"x","store":false}"#,
+                r#" {"tools":["#,
+                r#"],"input":"x","store":false}"#,
+            ),
             (
                 Messages,
                 r#"{"messages":[],"tools":[{"name":"f"}]}"#,
@@ -101,7 +109,7 @@ mod tests {
             (Messages, r#"[{"name":"recall"}]"#),
         ] {
             let list = if protocol == Responses { "input" } else { "messages" };
-            let body = format!(r#"{{"{list}":[],"tools":{tools}}}"#);
+            let body = format!(r#"{{"{list}":[],"store":false,"tools":{tools}}}"#);
             assert_eq!(offered(protocol, &body).map(|(name, _)| name), Some("weir_recall"));
             let both = body.replace(r#""}]"#, r#""},{"name":"weir_recall"}]"#);
             assert_eq!(
@@ -117,8 +125,11 @@ mod tests {
             (Protocol::Chat, r#"{"messages":[],"n":2}"#),
             (Protocol::Chat, r#"{"messages":[],"functions":[{"name":"f"}]}"#),
             (Protocol::Chat, r#"{"messages":[],"tools":7}"#),
-            (Protocol::Responses, r#"{"input":"x","previous_response_id":"r"}"#),
-            (Protocol::Responses, r#"{"input":"x","background":true}"#),
+            (Protocol::Responses, r#"{"input":"x","store":false,"previous_response_id":"r"}"#),
+            (Protocol::Responses, r#"{"input":"x","store":false,"background":true}"#),
+            (Protocol::Responses, r#"{"input":"x"}"#),
+            (Protocol::Responses, r#"{"input":"x","store":null}"#),
+            (Protocol::Responses, r#"{"input":"x","store":true}"#),
         ] {
             assert_eq!(offered(protocol, body), None, "{body}");
         }

@@ -101,45 +101,38 @@ fn results_of(protocol: Protocol, results: &[ToolResult<'_>]) -> String {
 }
 
 /// Returns `body`, a later request of the client, with calls that it did not see and their results put
-/// back; `None` if there is nothing to put back.
+/// back into the answer that begins at the byte `start`; `None` if that is not possible.
 ///
-/// Calls return to the last answer in the request that has one of the client's calls made with them, at
-/// their old places, and results stand first behind it. Calls that the request has, and calls whose answer
-/// it has not, are left out.
-pub fn inserted(protocol: Protocol, body: &str, withheld: &[Withheld<'_>]) -> Option<String> {
-    let mut text = Cow::Borrowed(body);
-    for own in withheld {
-        let longer = match list(protocol, &text) {
-            Some((name, raw)) => {
-                let list = match protocol {
-                    Protocol::Chat => in_chat(raw, own),
-                    Protocol::Responses => in_responses(raw, own),
-                    Protocol::Messages => in_messages(raw, own),
-                };
-                list.map(|list| text::with(&text, name, &list))
-            }
-            None => None,
-        };
-        if let Some(longer) = longer {
-            text = Cow::Owned(longer);
-        }
-    }
-    match text {
-        Cow::Borrowed(_) => None,
-        Cow::Owned(text) => Some(text),
-    }
+/// The calls return to their old places next to the client's, and results stand first behind the answer.
+/// No other answer is searched: upstreams may give the same IDs again. Calls that the answer has, and
+/// those of an answer without any of the client's, are left out.
+pub fn inserted(
+    protocol: Protocol,
+    body: &str,
+    start: usize,
+    withheld: &Withheld<'_>,
+) -> Option<String> {
+    let (name, raw) = list(protocol, body)?;
+    let start = body.as_ptr() as usize + start;
+    let place = json::elements(raw)?.iter().position(|own| own.as_ptr() as usize == start)?;
+    let longer = match protocol {
+        Protocol::Chat => in_chat(raw, place, withheld),
+        Protocol::Responses => in_responses(raw, place, withheld),
+        Protocol::Messages => in_messages(raw, place, withheld),
+    };
+    Some(text::with(body, name, &longer?))
 }
 
 /// Returns the calls that have a result, and those results, if none of them is in `ids`.
 fn answered<'w>(
     withheld: &'w Withheld<'w>,
-    ids: &[Cow<'_, str>],
+    ids: &[Option<Cow<'_, str>>],
 ) -> Option<(Vec<&'w Call>, Vec<ToolResult<'w>>)> {
     let mut calls = Vec::new();
     let mut results = Vec::new();
     for call in withheld.calls {
         let result = withheld.results.iter().find(|result| result.id == call.id)?;
-        if ids.iter().any(|id| *id == call.id) || Object::read(&call.raw).is_none() {
+        if ids.iter().flatten().any(|id| *id == call.id) || Object::read(&call.raw).is_none() {
             return None;
         }
         calls.push(call);
@@ -148,17 +141,15 @@ fn answered<'w>(
     (!calls.is_empty()).then_some((calls, results))
 }
 
-/// Returns a list of calls, or of blocks or items with calls among them, with `calls` at their places;
-/// `id_of` is the ID of an element that is a call.
-fn with_calls<'a>(
-    raw: &'a str,
+/// Returns a list of calls, or of blocks or items with calls among them, with `calls` at their places.
+/// `ids` are the IDs of those elements that are calls of the same answer, in order.
+fn with_calls(
+    raw: &str,
     calls: &[&Call],
     others: &[String],
-    id_of: impl Fn(&'a str) -> Option<Cow<'a, str>>,
+    ids: &[Option<Cow<'_, str>>],
 ) -> Option<String> {
-    let elements = json::elements(raw)?;
-    let ids: Vec<Option<Cow<'a, str>>> = elements.iter().map(|element| id_of(element)).collect();
-    let is_other = |id: &Option<Cow<'a, str>>| {
+    let is_other = |id: &Option<Cow<'_, str>>| {
         id.as_deref().is_some_and(|id| others.iter().any(|other| other == id))
     };
     let last = ids.iter().rposition(is_other)?;
@@ -186,26 +177,17 @@ fn with_calls<'a>(
     }))
 }
 
-fn in_chat(raw: &str, withheld: &Withheld<'_>) -> Option<String> {
-    fn calls_of(message: &str) -> Vec<&str> {
-        Object::read(message).map(|message| message.list("tool_calls")).unwrap_or_default()
-    }
-    fn id_of(call: &str) -> Option<Cow<'_, str>> {
-        text::member_text(call, "id")
-    }
+fn in_chat(raw: &str, place: usize, withheld: &Withheld<'_>) -> Option<String> {
     let messages = json::elements(raw)?;
-    let has_other = |message: &&str| {
-        let mut ids = calls_of(message).into_iter().filter_map(id_of);
-        ids.any(|id| withheld.others.iter().any(|other| *other == id))
-    };
-    let at = messages.iter().rposition(has_other)?;
-    let calls_raw = Object::read(messages[at])?.get("tool_calls")?;
-    let ids: Vec<_> = calls_of(messages[at]).into_iter().filter_map(id_of).collect();
+    let answer = *messages.get(place)?;
+    let calls_raw = Object::read(answer)?.get("tool_calls")?;
+    let ids: Vec<_> =
+        json::elements(calls_raw)?.into_iter().map(|call| text::member_text(call, "id")).collect();
     let (calls, results) = answered(withheld, &ids)?;
-    let longer = with_calls(calls_raw, &calls, withheld.others, id_of)?;
-    let message = text::with(messages[at], "tool_calls", &longer);
+    let longer = with_calls(calls_raw, &calls, withheld.others, &ids)?;
+    let message = text::with(answer, "tool_calls", &longer);
     let run = joined(&message, &results_of(Protocol::Chat, &results));
-    Some(replaced(raw, at, &run))
+    Some(replaced(raw, place, &run))
 }
 
 /// Returns the list `raw` with `run` instead of the element `at`.
@@ -215,47 +197,62 @@ fn replaced(raw: &str, at: usize, run: &str) -> String {
     })
 }
 
-fn in_responses(raw: &str, withheld: &Withheld<'_>) -> Option<String> {
-    fn call_id(item: &str) -> Option<Cow<'_, str>> {
-        let item = Object::read(item)?;
-        let is_output = item.text("type").is_some_and(|kind| kind.ends_with("_output"));
-        if is_output { None } else { item.text("call_id") }
+/// Returns the call ID of an item of Responses that is a call.
+fn call_id(item: &str) -> Option<Cow<'_, str>> {
+    let item = Object::read(item)?;
+    let is_output = item.text("type").is_some_and(|kind| kind.ends_with("_output"));
+    if is_output { None } else { item.text("call_id") }
+}
+
+/// Returns the IDs of the calls in the answer that begins at `place`, for each item up to the last of
+/// `others`. It is over where the user speaks, or one of them comes again.
+fn answer_ids<'a>(items: &[&'a str], place: usize, others: &[String]) -> Vec<Option<Cow<'a, str>>> {
+    let mut ids = vec![None; place.min(items.len())];
+    let mut missing: Vec<&str> = others.iter().map(String::as_str).collect();
+    for item in items.iter().skip(place) {
+        let id = call_id(item);
+        let other = id.as_deref().filter(|id| others.iter().any(|other| other == id));
+        let found = other.map(|id| missing.iter().position(|own| *own == id));
+        if missing.is_empty() || found == Some(None) || is_role(item, "user") {
+            break;
+        }
+        if let Some(Some(found)) = found {
+            missing.swap_remove(found);
+        }
+        ids.push(id);
     }
-    let items = json::elements(raw)?;
-    let ids: Vec<Cow<'_, str>> = items.iter().filter_map(|item| call_id(item)).collect();
+    ids
+}
+
+fn in_responses(raw: &str, place: usize, withheld: &Withheld<'_>) -> Option<String> {
+    let ids = answer_ids(&json::elements(raw)?, place, withheld.others);
     let (calls, results) = answered(withheld, &ids)?;
-    let longer = with_calls(raw, &calls, withheld.others, call_id)?;
+    let longer = with_calls(raw, &calls, withheld.others, &ids)?;
     // The last of the calls in the longer list has the results behind it.
     let is_own = |id: &str| {
         withheld.others.iter().any(|other| other == id) || calls.iter().any(|call| call.id == id)
     };
     let items = json::elements(&longer)?;
-    let last = items.iter().rposition(|item| call_id(item).is_some_and(|id| is_own(&id)))?;
+    let end = ids.len() + calls.len();
+    let of_answer = items.get(..end)?;
+    let last = of_answer.iter().rposition(|item| call_id(item).is_some_and(|id| is_own(&id)))?;
     let run = joined(items[last], &results_of(Protocol::Responses, &results));
     Some(replaced(&longer, last, &run))
 }
 
-fn in_messages(raw: &str, withheld: &Withheld<'_>) -> Option<String> {
-    fn blocks(message: &str) -> Vec<&str> {
-        Object::read(message).map(|message| message.list("content")).unwrap_or_default()
-    }
+fn in_messages(raw: &str, place: usize, withheld: &Withheld<'_>) -> Option<String> {
     fn use_id(block: &str) -> Option<Cow<'_, str>> {
         let block = Object::read(block)?;
         (block.text("type")? == "tool_use").then(|| block.text("id")).flatten()
     }
     let messages = json::elements(raw)?;
-    let has_other = |message: &&str| {
-        let mut ids = blocks(message).into_iter().filter_map(use_id);
-        ids.any(|id| withheld.others.iter().any(|other| *other == id))
-    };
-    let at = messages.iter().rposition(has_other)?;
-    let ids: Vec<_> = blocks(messages[at]).into_iter().filter_map(use_id).collect();
+    let own = Object::read(messages.get(place)?)?.get("content")?;
+    let ids: Vec<_> = json::elements(own)?.into_iter().map(use_id).collect();
     let (calls, results) = answered(withheld, &ids)?;
     // Results are in the next message of the user; without one the request is not valid anyway.
-    let user = at + 1 + messages[at + 1..].iter().position(|own| is_role(own, "user"))?;
-    let own = Object::read(messages[at])?.get("content")?;
-    let assistant =
-        text::with(messages[at], "content", &with_calls(own, &calls, withheld.others, use_id)?);
+    let user = place + 1 + messages[place + 1..].iter().position(|own| is_role(own, "user"))?;
+    let longer = with_calls(own, &calls, withheld.others, &ids)?;
+    let assistant = text::with(messages[place], "content", &longer);
     let content = Object::read(messages[user])?.get("content")?;
     let run = results_of(Protocol::Messages, &results);
     let list = match text::inner(content) {
@@ -266,7 +263,7 @@ fn in_messages(raw: &str, withheld: &Withheld<'_>) -> Option<String> {
     let answer = text::with(messages[user], "content", &list);
     Some(text::edited(raw, |index, own| {
         Some(match index {
-            _ if index == at => assistant.as_str().into(),
+            _ if index == place => assistant.as_str().into(),
             _ if index == user => answer.as_str().into(),
             _ => own.into(),
         })

@@ -24,7 +24,7 @@ const MAX_QUEUE_BYTES: usize = 4 << 20;
 /// Maximum number of bytes that one stream holds: an event, the last event, and the assistant's part as it
 /// is collected and as it is written.
 pub const MAX_HELD_BYTES: usize =
-    2 * MAX_EVENT_BYTES + 4 * MAX_ASSISTANT_BYTES + 4 * MAX_QUEUE_BYTES;
+    2 * MAX_EVENT_BYTES + 4 * MAX_ASSISTANT_BYTES + 5 * MAX_QUEUE_BYTES;
 
 /// Filter of the streams of one answer.
 #[derive(Debug)]
@@ -48,7 +48,8 @@ impl RecallStream {
         Self { filter: Some(Filter::with(rounds, MAX_EVENT_BYTES)), between: None }
     }
 
-    /// Takes the next bytes of the round's stream, and appends those for the client to `out`.
+    /// Takes the next bytes of the round's stream, and appends those for the client to `out`. Bytes behind
+    /// the last event stay as they are; those of a round that goes on are dropped.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         if let Some(filter) = &mut self.filter {
             out.extend_from_slice(&filter.feed(bytes));
@@ -87,17 +88,18 @@ impl RecallStream {
         }
     }
 
-    /// Ends the client's stream with an error.
-    pub fn fail(&mut self, code: &str, message: &str, out: &mut Vec<u8>) {
+    /// Ends the client's stream with an error. `kind` is the protocol's type of errors; Responses have none
+    /// in events.
+    pub fn fail(&mut self, kind: &str, code: &str, message: &str, out: &mut Vec<u8>) {
         if let Some(rounds) = self.between.as_mut() {
-            rounds.fail(code, message, out);
+            rounds.fail((kind, code), message, out);
         } else if let Some(filter) = self.filter.take() {
             let (last, mut rounds) = filter.into_judge();
             // A part of an event would make the error unreadable.
             if last.ends_with(b"\n\n") {
                 out.extend_from_slice(&last);
             }
-            rounds.fail(code, message, out);
+            rounds.fail((kind, code), message, out);
             self.between = Some(rounds);
         }
     }
@@ -143,6 +145,8 @@ struct Shared {
     is_withholding: bool,
     /// End events that are withheld: fields and data.
     ends: Vec<(String, String)>,
+    /// Events behind them.
+    rest: Vec<u8>,
 }
 
 impl Shared {
@@ -177,7 +181,19 @@ impl Shared {
     }
 
     fn ends_bytes(&self) -> usize {
-        self.ends.iter().map(|(fields, data)| fields.len() + data.len()).sum()
+        let ends = self.ends.iter().map(|(fields, data)| fields.len() + data.len());
+        ends.sum::<usize>() + self.rest.len()
+    }
+
+    /// Decides on an event behind the last one. It follows those that are withheld.
+    fn behind(&mut self, event: &[u8]) -> Verdict {
+        if !self.is_withholding {
+            return Verdict::Keep;
+        }
+        if self.rest.len() + event.len() <= MAX_QUEUE_BYTES {
+            self.rest.extend_from_slice(event);
+        }
+        Verdict::Edit(Vec::new())
     }
 }
 
@@ -260,6 +276,9 @@ struct Rounds {
 
 impl Judge for Rounds {
     fn judge(&mut self, event: &[u8], at_start: bool) -> Verdict {
+        if self.shared.is_over {
+            return self.shared.behind(event);
+        }
         let Ok(text) = std::str::from_utf8(event) else { return Verdict::Keep };
         let lines = event_filter::lines(text, at_start);
         let Some(data) = event_filter::joined(text, &lines) else { return Verdict::Keep };
@@ -368,6 +387,7 @@ impl Rounds {
         shared.is_over = false;
         shared.is_withholding = false;
         shared.ends.clear();
+        shared.rest.clear();
     }
 
     /// Writes the end events that are withheld.
@@ -381,23 +401,25 @@ impl Rounds {
             };
             out.extend(event_filter::event(&fields, &data));
         }
+        out.append(&mut self.shared.rest);
     }
 
-    fn fail(&mut self, code: &str, message: &str, out: &mut Vec<u8>) {
+    fn fail(&mut self, (kind, code): (&str, &str), message: &str, out: &mut Vec<u8>) {
         self.release(Marks::None, out);
         self.shared.ends.clear();
+        self.shared.rest.clear();
         self.shared.has_failed = true;
-        let (code, message) = (literal(code), literal(message));
+        let (kind, code, message) = (literal(kind), literal(code), literal(message));
         let (fields, data) = match &mut self.events {
             Events::Chat(_) => (
                 "",
                 format!(
-                    r#"{{"error":{{"message":{message},"type":{code},"param":null,"code":{code}}}}}"#
+                    r#"{{"error":{{"message":{message},"type":{kind},"param":null,"code":{code}}}}}"#
                 ),
             ),
             Events::Messages(_) => (
                 "event: error\n",
-                format!(r#"{{"type":"error","error":{{"type":{code},"message":{message}}}}}"#),
+                format!(r#"{{"type":"error","error":{{"type":{kind},"message":{message}}}}}"#),
             ),
             Events::Responses(own) => {
                 let number = own.next_number();

@@ -121,8 +121,10 @@ proptest! {
             joined(protocol, NAME, &[bytes, bytes]);
             joined(protocol, NAME, &[bytes]);
             let Ok(text) = std::str::from_utf8(bytes) else { continue };
-            let withheld = [Withheld { calls: &round.calls, others: &round.others, results: &[] }];
-            inserted(protocol, text, &withheld);
+            let withheld = Withheld { calls: &round.calls, others: &round.others, results: &[] };
+            for start in text.match_indices('{').map(|(start, _)| start).take(8) {
+                inserted(protocol, text, start, &withheld);
+            }
             without_marked(protocol, text);
             appended(protocol, text, text, &[]);
             Arguments::read(text);

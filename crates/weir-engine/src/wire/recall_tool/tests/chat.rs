@@ -93,11 +93,11 @@ fn text_passes_before_the_call_is_known() {
     assert!(stream.is_round_over());
     assert_eq!(stream.end_round(&mut out).next, Next::Recall);
     assert_eq!(out.len(), start);
-    stream.fail("server_error", "No \"answer\".", &mut out);
+    stream.fail("server_error", "upstream_closed", "No \"answer\".", &mut out);
     let error = String::from_utf8(out[start..].to_vec()).expect("text");
     assert_eq!(
         error,
-        "data: {\"error\":{\"message\":\"No \\\"answer\\\".\",\"type\":\"server_error\",\"param\":null,\"code\":\"server_error\"}}\n\n"
+        "data: {\"error\":{\"message\":\"No \\\"answer\\\".\",\"type\":\"server_error\",\"param\":null,\"code\":\"upstream_closed\"}}\n\n"
     );
 }
 

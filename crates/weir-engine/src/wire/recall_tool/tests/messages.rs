@@ -201,7 +201,7 @@ fn what_cannot_be_answered_ends_without_the_call() {
     stream.feed(&asking().as_bytes()[..500], &mut out);
     assert_eq!(stream.end_round(&mut out).next, Next::Cut);
     out.clear();
-    stream.fail("api_error", "gone", &mut out);
+    stream.fail("api_error", "upstream_closed", "gone", &mut out);
     assert_eq!(
         String::from_utf8(out).expect("text"),
         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"gone\"}}\n\n"

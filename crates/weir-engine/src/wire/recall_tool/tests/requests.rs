@@ -54,24 +54,46 @@ fn requests_go_on_behind_their_last_message() {
     }
 }
 
-#[test]
-fn calls_are_put_back_where_they_were() {
-    let call = |before: Option<&str>| Call {
+/// Returns the elements of a request's only list.
+fn inside(body: &str) -> &str {
+    let start = body.find('[').expect("a list") + 1;
+    &body[start..body.rfind(']').expect("its end")]
+}
+
+/// Returns a request with the same messages twice.
+fn twice(body: &str) -> String {
+    body.replacen(inside(body), &format!("{0},{0}", inside(body)), 1)
+}
+
+/// Checks the request with a withheld call put back.
+fn check(protocol: Protocol, body: &str, before: Option<&str>, wanted: &str) {
+    let calls = [Call {
         id: "r".to_owned(),
         raw: "{\"R\":1}".to_owned(),
         before: before.map(str::to_owned),
         ..Call::default()
+    }];
+    let others = ["a".to_owned(), "b".to_owned()];
+    let withheld = Withheld { calls: &calls, others: &others, results: RESULTS };
+    let place = match protocol {
+        Messages => body.find('[').expect("a list") + 1,
+        _ => body.find("},").expect("a user") + 2,
     };
-    let check = |protocol, body: &str, before: Option<&str>, wanted: &str| {
-        let calls = [call(before)];
-        let others = ["a".to_owned(), "b".to_owned()];
-        let withheld = [Withheld { calls: &calls, others: &others, results: RESULTS }];
-        assert_eq!(inserted(protocol, body, &withheld).as_deref(), Some(wanted), "{before:?}");
-        // The ID is that of the raw call in real ones; nothing is put back twice.
-        let known = body.replace("\"b\"", "\"r\"");
-        assert_eq!(inserted(protocol, &known, &withheld), None);
-        assert_eq!(inserted(protocol, "{\"messages\":[],\"input\":[]}", &withheld), None);
-    };
+    let made = inserted(protocol, body, place, &withheld);
+    assert_eq!(made.as_deref(), Some(wanted), "{before:?}");
+    // The ID is that of the raw call in real ones; nothing is put back twice.
+    let known = body.replace("\"b\"", "\"r\"");
+    assert_eq!(inserted(protocol, &known, place, &withheld), None);
+    assert_eq!(inserted(protocol, "{\"messages\":[],\"input\":[]}", place, &withheld), None);
+    // Another answer may have the same IDs.
+    let twice = twice(body);
+    let wanted = twice.replacen(inside(body), inside(wanted), 1);
+    assert_eq!(inserted(protocol, &twice, place, &withheld), Some(wanted), "{before:?}");
+    assert_eq!(inserted(protocol, &twice, place + 1, &withheld), None);
+}
+
+#[test]
+fn calls_are_put_back_where_they_were() {
     let chat = |calls: &str, result: &str| {
         format!(
             r#"{{"messages":[{{"role":"user"}},{{"role":"assistant","tool_calls":[{calls}]}},{result}{{"role":"tool","tool_call_id":"a"}},{{"role":"tool","tool_call_id":"b"}}]}}"#
@@ -95,6 +117,19 @@ fn calls_are_put_back_where_they_were() {
     let body = responses(&format!("{a}, {b}"), "");
     check(Responses, &body, Some("a"), &responses(&format!("{r},{a}, {b}"), result));
     check(Responses, &body, Some("b"), &responses(&format!("{a}, {r},{b}"), result));
+
+    // One result after the other, and no user between two answers.
+    let items = |own: &str| {
+        let output = |id: &str| format!(r#"{{"type":"function_call_output","call_id":"{id}"}}"#);
+        let answer = format!("{a},{},{b},{}", output("a"), output("b"));
+        format!(r#"{{"input":[{{"role":"user"}},{own},{answer}]}}"#)
+    };
+    let (left, right) = (
+        format!(r#"{a},{{"type":"function_call_output","call_id":"a"}},{r},{b}"#),
+        r#"{"type":"function_call_output","call_id":"b"}"#,
+    );
+    let own = format!("{},{right}", left.replace(&format!("{r},"), ""));
+    check(Responses, &items(&own), Some("b"), &items(&format!("{left}{result},{right}")));
 
     let messages = |calls: &str, result: &str| {
         format!(
@@ -120,11 +155,12 @@ fn a_real_mixed_answer_returns_to_its_place() {
         {"role": "assistant", "content": seen["content"]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]},
     ]});
-    let withheld = [Withheld { calls: &round.calls, others: &round.others, results: RESULTS }];
-    let made = inserted(Messages, &request.to_string(), &withheld).expect("a place");
+    let withheld = Withheld { calls: &round.calls, others: &round.others, results: RESULTS };
+    let start = r#"{"messages":["#.len();
+    let made = inserted(Messages, &request.to_string(), start, &withheld).expect("a place");
     assert_eq!(json(&made)["messages"][0]["content"], json(body)["content"]);
     assert_eq!(json(&made)["messages"][1]["content"][0]["tool_use_id"], "r");
-    assert_eq!(inserted(Messages, &made, &withheld), None);
+    assert_eq!(inserted(Messages, &made, start, &withheld), None);
 }
 
 #[test]

@@ -155,6 +155,28 @@ fn an_answer_without_calls_of_the_tool_stays() {
 }
 
 #[test]
+fn events_behind_the_last_one_follow_the_last_round() {
+    let more = |stream: String| format!("{stream}data: [DONE]\n\nevent: x\ndata: {{}}");
+    let plain = without_tool(&more(answering()));
+    assert_eq!(streamed(Responses, &[&plain]).0, plain);
+    let rounds = [more(asking("a")), more(answering())];
+    let (out, _) = streamed(Responses, &[&rounds[0], &rounds[1]]);
+    assert_eq!(out.matches("[DONE]").count(), 1);
+    assert!(out.ends_with("\n\ndata: [DONE]\n\nevent: x\ndata: {}"), "{out}");
+    // The last one that there may be: its end was withheld.
+    let (out, _) = streamed(Responses, &[&rounds[0]]);
+    assert!(out.contains("response.completed"));
+    assert!(out.ends_with("\n\ndata: [DONE]\n\nevent: x\ndata: {}"), "{out}");
+    let mut stream = RecallStream::new(Responses, NAME);
+    let mut out = Vec::new();
+    stream.feed(rounds[0].as_bytes(), &mut out);
+    for _ in 0..100 {
+        stream.feed(&[b"data: ", "x".repeat(1 << 20).as_bytes(), b"\n\n"].concat(), &mut out);
+        assert!(stream.held_bytes() < 8 << 20);
+    }
+}
+
+#[test]
 fn calls_of_the_client_keep_their_order_and_reasoning() {
     let items = [reasoning("rs"), call("o1", "read"), call("r", NAME), call("o2", "write")];
     let mixed = stream("a", &items, "completed", 1);
@@ -189,11 +211,11 @@ fn what_cannot_be_answered_ends_without_the_call() {
     assert_eq!(stream.end_round(&mut out).next, Next::Recall);
     let events = String::from_utf8(out.clone()).expect("text").matches("event: ").count();
     out.clear();
-    stream.fail("server_error", "gone", &mut out);
+    stream.fail("", "upstream_closed", "gone", &mut out);
     assert_eq!(
         String::from_utf8(out).expect("text"),
         format!(
-            "event: error\ndata: {{\"type\":\"error\",\"sequence_number\":{events},\"code\":\"server_error\",\"message\":\"gone\",\"param\":null}}\n\n"
+            "event: error\ndata: {{\"type\":\"error\",\"sequence_number\":{events},\"code\":\"upstream_closed\",\"message\":\"gone\",\"param\":null}}\n\n"
         )
     );
 }
