@@ -4,7 +4,9 @@
 mod answers;
 mod fit;
 mod leaving;
+mod minute;
 mod places;
+mod records;
 mod thinking;
 
 use serde_json::{Value, json};

@@ -49,6 +49,7 @@ pub(super) async fn answered(
             return Ok(with_body(inbound, joined));
         }
         record.round(inbound.status, metered.unwrap_or_default()).await;
+        recall.hold(bodies.last().map_or(0, Vec::len))?;
         (recall, inbound) = recall.go_on(settings, round, record).await?;
     }
 }
