@@ -309,8 +309,7 @@ impl Proxy {
     ) -> (Option<Addition>, Option<Recall>) {
         record.taken(&current.planned);
         self.prefetch(current);
-        let left_out = std::mem::take(&mut current.planned.left_out);
-        let (tenant, body) = (request.caller.tenant, current.job.body.clone());
+        let tenant = request.caller.tenant;
         if self.settings.config.shows_conversations() {
             let origin = Origin {
                 caller: record.caller(),
@@ -318,20 +317,16 @@ impl Proxy {
                 model: &current.planned.model,
                 protocol: current.job.protocol,
             };
-            self.runtime.recent.keep(&origin, &body);
+            self.runtime.recent.keep(&origin, &current.job.body);
         }
         // If its answer may be continued, the body is needed as long.
-        let permit = match current.job.without_recall {
+        let permit: Box<dyn Send> = match current.job.without_recall {
             Some(_) => Box::new(()),
-            None => std::mem::replace(&mut request.permit, Box::new(())),
+            None => Box::new(std::mem::replace(&mut request.permit, Box::new(()))),
         };
-        self.runtime.originals.keep(tenant, body, left_out, permit);
-        if let Some(id) = record.id().filter(|_| self.settings.config.ledger.receipts) {
-            self.runtime.receipts.keep(tenant, id, &current.job, &current.planned);
-        }
+        self.runtime.keep(&self.settings.config, (tenant, record.id()), current, permit);
         let addition = Addition::of(&self.settings, tenant, current);
-        let records = Arc::clone(&self.runtime.recalls);
-        (addition, Recall::new(records, request, current.clone()))
+        (addition, Recall::new(Arc::clone(&self.runtime), request, current.clone()))
     }
 
     /// Prefetches the summary for the next compaction in the background.

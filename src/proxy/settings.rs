@@ -16,6 +16,7 @@ use super::live::Live;
 use super::plan::{PlanState, Planner, PlannerParts};
 use super::recall::RecallRecords;
 use super::relay::drain::Drains;
+use super::send::attempt::Attempt;
 use super::settle::originals::Originals;
 use super::settle::receipts::Receipts;
 use super::settle::recent::RecentConversations;
@@ -26,8 +27,9 @@ use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
 use crate::upstream::{Client, Target, TargetError};
 use weir_engine::compact::Configured;
+use weir_store::ledger::RequestId;
 use weir_store::redis::Redis;
-use weir_store::{SECRET_BYTES, Store};
+use weir_store::{SECRET_BYTES, Store, Tenant};
 
 /// State kept across reloads.
 pub struct Runtime {
@@ -85,6 +87,24 @@ impl Runtime {
             secret: instance_secret(config, &store),
             store,
         })
+    }
+}
+
+impl Runtime {
+    /// Keeps the originals of what an accepted attempt has left out, and the receipt of its compaction
+    /// under the request's ID. `permit` is the body's share of memory.
+    pub(super) fn keep(
+        &self,
+        config: &Config,
+        (tenant, id): (Tenant, Option<RequestId>),
+        attempt: &mut Attempt,
+        permit: Box<dyn Send>,
+    ) {
+        let left_out = std::mem::take(&mut attempt.planned.left_out);
+        self.originals.keep(tenant, attempt.job.body.clone(), left_out, permit);
+        if let Some(id) = id.filter(|_| config.ledger.receipts) {
+            self.receipts.keep(tenant, id, &attempt.job, &attempt.planned);
+        }
     }
 }
 

@@ -5,7 +5,9 @@ mod answers;
 mod ends;
 mod fit;
 mod leaving;
+mod minute;
 mod places;
+mod records;
 mod thinking;
 
 use serde_json::{Value, json};

@@ -8,6 +8,7 @@
 mod offer;
 mod plain;
 mod records;
+mod said;
 mod stream;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use http::header::CONTENT_ENCODING;
 pub(super) use self::offer::add;
 pub use self::records::RecallRecords;
 use self::records::{Answered, Key, Mixed, Recalled};
+use self::said::Said;
 pub(super) use self::stream::relay;
 use super::admit::request::ChatRequest;
 use super::error::{ErrorKind, ProxyError};
@@ -27,7 +29,7 @@ use super::relay::is_event_stream;
 use super::send;
 use super::send::attempt::Attempt;
 use super::send::chat::Chat;
-use super::settings::Settings;
+use super::settings::{Runtime, Settings};
 use super::settle::record::Record;
 use super::upstreams::routes::ModelOverride;
 use crate::upstream::Inbound;
@@ -46,6 +48,9 @@ const BYTES_A_TOKEN: u64 = 3;
 /// left: the conversation is compacted then.
 const MOST_OF_LIMIT: u64 = 4;
 const LEAST_OF_LIMIT: u64 = 32;
+
+/// Retry delay sent if there is no room for another round.
+const RETRY_AFTER_MS: u64 = 1000;
 
 /// Recall tool in a request.
 #[derive(Debug)]
@@ -79,16 +84,17 @@ pub(super) struct Recall {
     attempt: Attempt,
     /// Number of messages before the first round; `None` until they are read.
     messages: Option<usize>,
-    /// Rounds whose calls were answered.
+    /// Rounds whose calls were answered, and what the caller has got of them.
     recalled: Recalled,
-    records: Arc<RecallRecords>,
+    said: Box<Said>,
+    runtime: Arc<Runtime>,
     key: Option<Key>,
 }
 
 impl Recall {
     /// Creates the exchange of a request that was accepted; `None` if it has no such tool.
     pub(super) fn new(
-        records: Arc<RecallRecords>,
+        runtime: Arc<Runtime>,
         request: ChatRequest,
         mut attempt: Attempt,
     ) -> Option<Self> {
@@ -96,14 +102,31 @@ impl Recall {
         attempt.job.without_recall.as_ref()?;
         attempt.planned.body = None;
         let protocol = request.protocol;
-        let (messages, recalled) = (None, Recalled::default());
-        Some(Self { name, protocol, request, attempt, messages, recalled, records, key })
+        Some(Self {
+            name,
+            protocol,
+            request,
+            attempt,
+            messages: None,
+            recalled: Recalled::default(),
+            said: Box::default(),
+            runtime,
+            key,
+        })
     }
 
     /// Whether the calls of another round get an answer.
     fn may_go_on(&self) -> bool {
         let is_offered = self.attempt.job.without_recall.is_some();
         is_offered && self.recalled.rounds.len() <= MAX_ROUNDS
+    }
+
+    /// Adds the growth of the request, or an answer that is held, to the memory for bodies.
+    fn hold(&mut self, bytes: usize) -> Result<(), ProxyError> {
+        match self.request.permit.grow(bytes) {
+            true => Ok(()),
+            false => Err(no_room()),
+        }
     }
 
     /// Returns the room of each result of a round.
@@ -115,14 +138,15 @@ impl Recall {
     /// Records the recalls before an answer that ends with this round, and those in it, for later requests
     /// of the conversation.
     async fn keep(mut self, round: &Round) {
-        let Some(key) = self.key else { return };
+        let Some(before) = self.key else { return };
         if round.next == Next::Mixed {
             let answered = Answered::of(round, Some(self.room_bytes(round)));
             self.recalled.mixed = Some(Mixed { answered, others: round.others.clone() });
         }
         if self.recalled != Recalled::default() {
+            self.said.add_raw(self.protocol, self.name, &round.assistant);
             let tenant = self.request.caller.tenant;
-            self.records.settle(tenant, key, self.recalled).await;
+            self.runtime.recalls.settle(tenant, (before, &self.said), self.recalled).await;
         }
     }
 
@@ -137,6 +161,7 @@ impl Recall {
     ) -> Result<Option<(Self, Inbound)>, ProxyError> {
         let has_more = self.recalled.rounds.len() < MAX_ROUNDS;
         let answered = Answered::of(&round, has_more.then(|| self.room_bytes(&round)));
+        self.said.add_raw(self.protocol, self.name, &round.assistant);
         let asking = Asking {
             protocol: self.protocol,
             name: self.name,
@@ -149,6 +174,7 @@ impl Recall {
         let Continued { body, messages, answered } = continued(asking).await?;
         self.messages = Some(messages);
         self.recalled.rounds.push(answered);
+        self.hold(body.len().saturating_sub(self.request.decoded.len()))?;
         self.request.continue_with(body);
         // The model may have moved in the body.
         self.request.read(settings).await?;
@@ -160,6 +186,8 @@ impl Recall {
         (self.request, self.attempt) = chat.into_parts();
         if inbound.status.is_success() {
             record.taken(&self.attempt.planned);
+            let of = (self.request.caller.tenant, record.id());
+            self.runtime.keep(&settings.config, of, &mut self.attempt, Box::new(()));
         }
         self.attempt.planned.body = None;
         if self.attempt.job.without_recall.is_none() {
@@ -167,6 +195,17 @@ impl Recall {
             self.key = None;
         }
         Ok(Some((self, inbound)))
+    }
+}
+
+fn no_room() -> ProxyError {
+    ProxyError {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..ProxyError::new(
+            ErrorKind::Overloaded,
+            "weir has no room to continue this answer with a recall at the moment \
+             (`server.max_bodies_in_flight_bytes`). Try again shortly.",
+        )
     }
 }
 
@@ -197,7 +236,11 @@ pub(super) async fn whole(
     match recall.filter(|_| is_readable(&inbound)) {
         None => Ok((inbound, None)),
         Some(recall) if is_event_stream(&inbound.headers) => Ok((inbound, Some(recall))),
-        Some(recall) => Ok((plain::answered(recall, settings, inbound, record).await?, None)),
+        Some(recall) => {
+            // On the heap, since it is large and rare.
+            let answered = Box::pin(plain::answered(recall, settings, inbound, record));
+            Ok((answered.await?, None))
+        }
     }
 }
 

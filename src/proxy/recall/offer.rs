@@ -2,6 +2,7 @@
 //! function of configuration and request, so that the tools stay the same in the course of a
 //! conversation, from its first request on.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use crate::proxy::send::INLINE_BODY_BYTES;
 use crate::proxy::settings::Settings;
 use weir_engine::wire::messages::binds_thinking;
 use weir_engine::wire::recall_tool::without_marked;
-use weir_engine::wire::{Protocol, offer};
+use weir_engine::wire::{Protocol, json, offer};
 use weir_store::Tenant;
 
 /// Name of the edit.
@@ -27,8 +28,6 @@ struct Offered {
     name: &'static str,
     body: Bytes,
     looked: Looked,
-    /// Model that the body names.
-    model: Option<String>,
 }
 
 /// Adds the tool to a request whose policy offers it, and puts earlier recalls of its conversation back.
@@ -48,6 +47,10 @@ pub(in crate::proxy) async fn add(
     if is_left || request.asked.compaction.is_some() || !may_offer(&settings.config) {
         return Ok(());
     }
+    let model = model_in_body(request).await?;
+    if !is_offered(settings, request, model.as_deref()) {
+        return Ok(());
+    }
     let (protocol, body, tenant) =
         (request.protocol, request.decoded.clone(), request.caller.tenant);
     let max_messages = settings.config.server.max_messages;
@@ -55,10 +58,7 @@ pub(in crate::proxy) async fn add(
     let work = move || offered(&known, (tenant, protocol), &body, max_messages);
     // A body that cannot be read is refused when it is planned.
     let Some(offered) = on_time(size_bytes, work).await? else { return Ok(()) };
-    let Offered { name, body, mut looked, model } = offered;
-    if !is_offered(settings, request, model.as_deref()) {
-        return Ok(());
-    }
+    let Offered { name, body, mut looked } = offered;
     records.fetch(tenant, &mut looked).await;
     request.recall = Some(Offer {
         name,
@@ -122,6 +122,19 @@ fn may_offer(config: &Config) -> bool {
     config.context.policy.offers_recall || config.context.policies.offer_recall()
 }
 
+/// Returns the model that a body names, if nothing else names one. Reads nothing else of the body.
+async fn model_in_body(request: &ChatRequest) -> Result<Option<String>, ProxyError> {
+    if request.model.name.is_some() || request.target.path_model.is_some() {
+        return Ok(None);
+    }
+    let body = request.decoded.clone();
+    let work = move || {
+        let model = json::member(simdutf8::basic::from_utf8(&body).ok()?, "model")?;
+        json::string(model).map(Cow::into_owned)
+    };
+    on_time(request.decoded.len(), work).await
+}
+
 /// Whether the policy of a request offers the tool. `model` is the one that its body names.
 fn is_offered(settings: &Settings, request: &ChatRequest, model: Option<&str>) -> bool {
     let routes = settings.planner.routes();
@@ -149,7 +162,7 @@ fn offered(
 ) -> Option<Offered> {
     let request = protocol.read(body, max_messages).ok()?;
     let name = offer::name(&request)?;
-    let model = request.model.as_deref().map(str::to_owned);
-    let looked = records.look(tenant, protocol, &request.messages);
-    Some(Offered { name, body: offer::with_tool(&request, name)?.into(), looked, model })
+    let body = offer::with_tool(&request, name)?.into();
+    let looked = records.look((tenant, protocol), name, &request.messages);
+    Some(Offered { name, body, looked })
 }

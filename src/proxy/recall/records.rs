@@ -1,9 +1,10 @@
-//! Records of recalls: which calls were answered before an answer, found by the conversation up to it.
-//! Later requests get the calls and their results again at the same place, so that what was sent stays a
+//! Records of recalls: which calls were answered before an answer, found by the conversation up to it and
+//! by what its caller saw of it: a request may be sent twice and get two answers. Later requests get the calls and their results again at the same place, so that what was sent stays a
 //! prefix and the model still knows what it asked for. A record holds the calls and the room of their
 //! results, never a result: that is made again from the request. Without its record a request is sent
 //! without the recall, which is valid and colder.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use memchr::memmem;
 use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 
-use weir_engine::compact::recall::lookup::{Lookup, NO_MORE};
+use super::said::Said;
+use weir_engine::compact::recall::lookup::{LEAST_ANSWER_BYTES, Lookup, MAX_ANSWER_BYTES, NO_MORE};
 use weir_engine::wire::recall_tool::{Call, Round, ToolResult, Withheld, appended, inserted};
 use weir_engine::wire::splice::without_member;
-use weir_engine::wire::{Protocol, Role, json};
+use weir_engine::wire::{Message, Protocol, Role, json};
 use weir_store::{Entry, Kind, Life, Store, Tenant, now_ms};
 
 /// Keyed hash of a conversation up to an answer, the same for all processes of a store.
@@ -31,14 +33,15 @@ const FORM: u8 = 1;
 const MAX_VALUE_BYTES: usize = 256 << 10;
 /// Maximum number of answers whose records are looked for in the store at once, the newest first.
 const MAX_KEYS: usize = 4096;
-/// Maximum number of records that are put back into one request, the oldest first.
+/// Maximum number of records that are put back into one request, and of their calls together, the oldest
+/// first: each call is a search.
 const MAX_RECORDS: usize = 64;
+const MAX_PUT_BACK: usize = 256;
 /// Maximum time that a request or the end of an answer waits for the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Memory for records in front of the store, and an estimate of what each takes.
+/// Memory for records in front of the store, and what each takes without its calls and results.
 const CACHE_BYTES: u64 = 32 << 20;
-const RECORD_BYTES: u32 = 64 << 10;
-const NOTHING_BYTES: u32 = 128;
+const ENTRY_BYTES: usize = 128;
 
 /// Recalls before an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,18 @@ pub(super) struct Recalled {
     pub rounds: Vec<Answered>,
     /// Calls in the answer itself, next to the client's own.
     pub mixed: Option<Mixed>,
+}
+
+impl Recalled {
+    /// Returns the rounds, with the calls in the answer itself as the last one.
+    fn all(&self) -> impl Iterator<Item = &Answered> {
+        self.rounds.iter().chain(self.mixed.as_ref().map(|mixed| &mixed.answered))
+    }
+
+    /// Returns the number of calls.
+    fn calls(&self) -> usize {
+        self.all().map(|own| own.calls.len()).sum()
+    }
 }
 
 /// Calls of a round.
@@ -96,6 +111,24 @@ impl Answered {
         self.calls.iter().map(text).collect()
     }
 
+    /// Returns the memory that the calls and their results take at most.
+    fn most_bytes(&self) -> usize {
+        let most_bytes = match self.room_bytes {
+            Some(room_bytes) => room_bytes.clamp(LEAST_ANSWER_BYTES, MAX_ANSWER_BYTES),
+            None => NO_MORE.len(),
+        };
+        let bytes = |call: &Kept| {
+            let before = call.before.as_ref().map_or(0, String::len);
+            ENTRY_BYTES
+                + call.id.len()
+                + call.arguments.len()
+                + call.raw.len()
+                + before
+                + most_bytes
+        };
+        self.calls.iter().map(bytes).sum()
+    }
+
     /// Returns the results with these texts.
     pub(super) fn results<'a>(&'a self, texts: &'a [String]) -> Vec<ToolResult<'a>> {
         let all = self.calls.iter().zip(texts);
@@ -130,23 +163,41 @@ struct Known {
     texts: OnceLock<Vec<Vec<String>>>,
 }
 
+impl Known {
+    /// Returns the memory that the record takes once its results are made.
+    fn most_bytes(&self) -> usize {
+        let others = self.recalled.mixed.iter().flat_map(|mixed| &mixed.others);
+        let others_bytes = others.map(|id| ENTRY_BYTES + id.len()).sum::<usize>();
+        self.recalled.all().map(Answered::most_bytes).sum::<usize>() + others_bytes
+    }
+}
+
 /// Records of recalls.
 pub struct RecallRecords {
     store: Store,
     secret: [u8; 32],
-    /// Records by conversation, and conversations that have none: those whose answer was seen in a
-    /// request get none later.
+    /// Records by answer, and answers that have none: those that were seen in a request get none later.
     known: Cache<Key, Option<Arc<Known>>>,
 }
 
 /// Answers of a request, and the records before them.
 #[derive(Default)]
 pub(super) struct Looked {
-    /// Key of the answer to this request; `None` if it continues an answer that was begun.
+    /// Key of the conversation, whose answer may get a record; `None` if it continues an answer that was
+    /// begun.
     pub key: Option<Key>,
-    /// Answers whose records are not at hand: position and key.
-    unknown: Vec<(usize, Key)>,
-    found: Vec<(usize, Arc<Known>)>,
+    /// Answers whose records are not at hand.
+    unknown: Vec<(Place, Key)>,
+    /// Records by place, at most one for each answer.
+    found: Vec<(Place, Arc<Known>)>,
+}
+
+/// Place of an answer among the messages of a request: the first one of the model's, and the number of
+/// them in a row that may be the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    first: usize,
+    length: usize,
 }
 
 impl Looked {
@@ -154,15 +205,22 @@ impl Looked {
     pub(super) fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
+
+    /// Adds records. Of those for one answer the longest counts: later requests may have more behind it.
+    fn add(&mut self, found: impl IntoIterator<Item = (Place, Arc<Known>)>) {
+        self.found.extend(found);
+        self.found.sort_unstable_by_key(|(place, _)| (place.first, Reverse(place.length)));
+        self.found.dedup_by_key(|(place, _)| place.first);
+    }
 }
 
 impl RecallRecords {
     /// Creates the records in `store`.
     pub fn new(store: Store) -> Self {
         let secret = blake3::derive_key("weir 2026-11 recalls", &store.secret());
-        let weigh = |_: &Key, known: &Option<Arc<Known>>| match known {
-            Some(_) => RECORD_BYTES,
-            None => NOTHING_BYTES,
+        let weigh = |_: &Key, known: &Option<Arc<Known>>| {
+            let bytes = ENTRY_BYTES + known.as_ref().map_or(0, |known| known.most_bytes());
+            u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         let known = Cache::builder()
             .weigher(weigh)
@@ -173,25 +231,43 @@ impl RecallRecords {
         Self { store, secret, known }
     }
 
-    /// Finds the answers in a conversation, and the records at hand.
-    pub(super) fn look(&self, tenant: Tenant, protocol: Protocol, messages: &[&str]) -> Looked {
-        let mut looked = Looked::default();
+    /// Finds the answers in a conversation, and the records at hand. `tool` is the name of weir's tool.
+    pub(super) fn look(
+        &self,
+        (tenant, protocol): (Tenant, Protocol),
+        tool: &str,
+        messages: &[&str],
+    ) -> Looked {
+        let (mut looked, mut found) = (Looked::default(), Vec::new());
         let mut key = self.start(tenant, protocol);
+        // The answer that is read: its first message, the key of the conversation before, and its text.
+        let mut answer: Option<(usize, Key, Said)> = None;
         for (position, raw) in messages.iter().enumerate() {
-            match self.known.get(&key) {
-                Some(known) => looked.found.extend(known.map(|known| (position, known))),
-                None if is_answer(protocol, raw) => looked.unknown.push((position, key)),
-                None => self.known.insert(key, None),
+            match answer_in(protocol, raw) {
+                None => answer = None,
+                Some(message) => {
+                    let (first, before, said) =
+                        answer.get_or_insert_with(|| (position, key, Said::default()));
+                    let place = Place { first: *first, length: position + 1 - *first };
+                    let is_more = said.add(tool, &message);
+                    if let Some(own) = said.key(&self.secret, before).filter(|_| is_more) {
+                        match self.known.get(&own) {
+                            Some(known) => found.extend(known.map(|known| (place, known))),
+                            None => looked.unknown.push((place, own)),
+                        }
+                    }
+                }
             }
             key = self.next(&key, &protocol.identity(raw));
         }
-        looked.key = messages.last().filter(|raw| !is_answer(protocol, raw)).map(|_| key);
+        looked.add(found);
+        looked.key = (answer.is_none() && !messages.is_empty()).then_some(key);
         looked
     }
 
     /// Reads the records that are not at hand. A store that cannot be read has none.
     pub(super) async fn fetch(&self, tenant: Tenant, looked: &mut Looked) {
-        let unknown: Vec<(usize, Key)> =
+        let unknown: Vec<(Place, Key)> =
             looked.unknown.iter().rev().take(MAX_KEYS).copied().collect();
         if unknown.is_empty() {
             return;
@@ -200,17 +276,24 @@ impl RecallRecords {
         let life = Life::Renewed { lifetime_ms: LIFETIME_MS };
         let fetched = self.store.fetch(tenant, KIND, keys, now_ms(), life);
         let Ok(Ok(values)) = tokio::time::timeout(STORE_TIMEOUT, fetched).await else { return };
-        for ((position, key), value) in unknown.into_iter().zip(values) {
+        let mut found = Vec::new();
+        for ((place, key), value) in unknown.into_iter().zip(values) {
             let known = value.and_then(|value| read(&value)).map(known);
-            looked.found.extend(known.clone().map(|known| (position, known)));
+            found.extend(known.clone().map(|known| (place, known)));
             self.known.insert(key, known);
         }
-        looked.found.sort_unstable_by_key(|(position, _)| *position);
+        looked.add(found);
     }
 
-    /// Records the recalls before an answer, before its caller sees its end. The first writer wins. A
-    /// failing store fails no answer.
-    pub(super) async fn settle(&self, tenant: Tenant, key: Key, recalled: Recalled) {
+    /// Records the recalls before an answer that says this behind the conversation `before`, before its
+    /// caller sees its end. The first writer wins. A failing store fails no answer.
+    pub(super) async fn settle(
+        &self,
+        tenant: Tenant,
+        (before, said): (Key, &Said),
+        recalled: Recalled,
+    ) {
+        let Some(key) = said.key(&self.secret, &before) else { return };
         let Some(value) = value(&recalled) else { return };
         let now_ms = now_ms();
         let expires_ms = now_ms.saturating_add(LIFETIME_MS);
@@ -245,9 +328,12 @@ fn has(raw: &str, quoted: &str) -> bool {
     memmem::find(raw.as_bytes(), quoted.as_bytes()).is_some()
 }
 
-/// Whether a message is the model's.
-fn is_answer(protocol: Protocol, raw: &str) -> bool {
-    protocol.read_message(raw).is_ok_and(|message| message.role == Role::Assistant)
+/// Returns a message if it is the model's.
+fn answer_in(protocol: Protocol, raw: &str) -> Option<Message<'_>> {
+    // Most messages need not be read; items of Responses have no role.
+    let may_be = protocol == Protocol::Responses || has(raw, "\"assistant\"");
+    let message = may_be.then(|| protocol.read_message(raw).ok()).flatten()?;
+    (message.role == Role::Assistant).then_some(message)
 }
 
 fn known(recalled: Recalled) -> Arc<Known> {
@@ -274,10 +360,15 @@ pub(super) fn restored(
 ) -> Option<String> {
     let mut body = std::str::from_utf8(body).ok()?.to_owned();
     let received = protocol.read(body.as_bytes(), max_messages).ok()?.messages.len();
-    for (position, known) in looked.found.iter().take(MAX_RECORDS) {
+    let mut calls = 0;
+    for (Place { first, .. }, known) in looked.found.iter().take(MAX_RECORDS) {
+        calls += known.recalled.calls();
+        if calls > MAX_PUT_BACK {
+            break;
+        }
         let request = protocol.read(body.as_bytes(), max_messages).ok()?;
         // Earlier records have added messages before it.
-        let place = position + request.messages.len().checked_sub(received)?;
+        let place = first + request.messages.len().checked_sub(received)?;
         body = with_record(protocol, tool, &request.messages, request.text, (place, known))?;
     }
     Some(body)
@@ -293,7 +384,7 @@ fn with_record(
 ) -> Option<String> {
     let lookup = Lookup { protocol, messages: messages.get(..place)?, tool };
     let Recalled { rounds, mixed } = &known.recalled;
-    let all = rounds.iter().chain(mixed.as_ref().map(|mixed| &mixed.answered));
+    let all = known.recalled.all();
     let texts = known.texts.get_or_init(|| all.map(|own| own.texts(&lookup)).collect());
     let answer = messages.get(place)?;
     // Providers of such models want the reasoning of each call back, which no record holds.
@@ -326,4 +417,58 @@ fn elements(protocol: Protocol, assistant: &str, results: &[ToolResult<'_>]) -> 
     let body = appended(protocol, empty, assistant, results)?;
     let start = empty.find('[')? + 1;
     Some(body.get(start..body.len() - 2)?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_weighs_as_much_as_its_results_may_take() {
+        let text = "level ".repeat(20_000);
+        let raw = format!(r#"{{"role":"user","content":"{text}"}}"#);
+        let lookup = Lookup { protocol: Protocol::Chat, messages: &[&raw], tool: "recall" };
+        let call = |nth: usize| Kept {
+            id: format!("r{nth}"),
+            arguments: r#"{"messages":[0]}"#.to_owned(),
+            raw: String::new(),
+            before: None,
+        };
+        for room_bytes in [Some(0), Some(10_000), Some(usize::MAX), None] {
+            let answered = Answered { calls: (0..16).map(call).collect(), room_bytes };
+            let made_bytes: usize = answered.texts(&lookup).iter().map(String::len).sum();
+            let recalled = Recalled { rounds: vec![answered], mixed: None };
+            let weight = known(recalled).most_bytes();
+            assert!(made_bytes <= weight, "{room_bytes:?}: {made_bytes} above {weight}");
+        }
+    }
+
+    #[test]
+    fn no_more_calls_are_put_back_than_may_be_searched() {
+        let answers = MAX_PUT_BACK / 16 + 2;
+        let mut list = Vec::new();
+        let mut found = Vec::new();
+        for nth in 0..answers {
+            list.push(r#"{"role":"user","content":"Go on."}"#.to_owned());
+            list.push(format!(r#"{{"role":"assistant","content":"Step {nth}."}}"#));
+            let call = |own: usize| {
+                let id = format!("r{nth}_{own}");
+                let raw = format!(
+                    r#"{{"id":"{id}","type":"function","function":{{"name":"recall","arguments":"{{}}"}}}}"#
+                );
+                Kept { id, arguments: "{}".to_owned(), raw, before: None }
+            };
+            let answered = Answered { calls: (0..16).map(call).collect(), room_bytes: Some(0) };
+            let recalled = Recalled { rounds: vec![answered], mixed: None };
+            found.push((Place { first: 2 * nth + 1, length: 1 }, known(recalled)));
+        }
+        let mut looked = Looked::default();
+        looked.add(found);
+        let body = format!(r#"{{"messages":[{}]}}"#, list.join(","));
+        let body = restored(Protocol::Chat, "recall", body.as_bytes(), &looked, usize::MAX);
+        let body = body.expect("it can be read");
+        let last = (MAX_PUT_BACK / 16) - 1;
+        assert!(body.contains(&format!("\"r{last}_15\"")));
+        assert!(!body.contains(&format!("\"r{}_0\"", last + 1)), "the oldest alone");
+    }
 }

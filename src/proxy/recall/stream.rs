@@ -25,7 +25,7 @@ use crate::proxy::settle::record::{Outcome, Record};
 use crate::upstream::{AnswerBody, AnswerError, Body, BoxError, Inbound};
 use weir_engine::wire::Protocol;
 use weir_engine::wire::recall_tool::{Next, RecallStream, Round};
-use weir_engine::wire::usage::{Meter, Usage};
+use weir_engine::wire::usage::Meter;
 
 /// Time in which the connection of a round that has ended may be read to its end, to be used again.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,7 +53,6 @@ pub(in crate::proxy) fn relay(
         upstream: body,
         keeping,
         caller,
-        earlier: Usage::default(),
     };
     let running: Running = Box::pin(exchange.run());
     let body = Rounds { running: Some(running), frames, error: None, drains: drains.clone() };
@@ -127,8 +126,6 @@ struct Exchange {
     /// Exchange of a kept conversation, until the answer ends.
     keeping: Option<Keeping>,
     caller: mpsc::Sender<Result<Bytes, BoxError>>,
-    /// Usage of the rounds before.
-    earlier: Usage,
 }
 
 impl Exchange {
@@ -197,7 +194,6 @@ impl Exchange {
     /// Settles a round whose calls are answered next.
     async fn close_round(&mut self) {
         let metered = self.meter.take().map(Meter::finish).unwrap_or_default();
-        self.earlier = self.earlier.plus(metered.usage.unwrap_or_default());
         self.record.round(StatusCode::OK, metered).await;
         let mut upstream = std::mem::replace(&mut self.upstream, AnswerBody::whole(Vec::new()));
         // Its connection can be used again once it is read to its end.
@@ -220,12 +216,12 @@ impl Exchange {
             Ok(Some(sent)) => sent,
             Ok(None) => return Ok(false),
             Err(error) => {
-                self.record.gave_way(Err(error.kind)).await;
+                self.record.round_failed(Err(error.kind)).await;
                 return Err(error);
             }
         };
         if !is_readable(&inbound) || !is_event_stream(&inbound.headers) {
-            self.record.gave_way(Ok(inbound.status)).await;
+            self.record.round_failed(Ok(inbound.status)).await;
             return Err(not_continued(inbound.status));
         }
         self.meter = meter(&inbound.headers);
@@ -237,14 +233,12 @@ impl Exchange {
 
     /// Ends an answer whose caller left before its next round was sent.
     async fn leave(mut self) {
-        self.record.metered.usage = Some(self.earlier);
         self.keep_nothing().await;
     }
 
     /// Ends an answer whose next round could not be had.
     async fn fail(mut self, error: &ProxyError) {
         self.record.outcome = Outcome::UpstreamFailed;
-        self.record.metered.usage = Some(self.earlier);
         self.keep_nothing().await;
         let (kind, message) = match self.protocol {
             Protocol::Messages => (error.kind.anthropic_type(), error.anthropic_message()),
@@ -294,7 +288,6 @@ impl Exchange {
         if let Some(recall) = self.recall.take().filter(|_| is_complete) {
             recall.keep(round).await;
         }
-        self.record.add_usage(self.earlier);
         if !last.is_empty() {
             let _ = self.caller.send(Ok(last.into())).await;
         }

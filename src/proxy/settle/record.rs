@@ -126,6 +126,19 @@ struct Accounts {
     account: Option<Account>,
     id: Option<RequestId>,
     cost: Cost,
+    /// Tokens taken from the key's minute for what is under way.
+    taken_tokens: u64,
+    rounds: Rounds,
+}
+
+/// Rounds of the recall tool that are settled, while the request goes on.
+#[derive(Default)]
+struct Rounds {
+    usage: Option<Usage>,
+    /// Tokens that they used of the key's minute.
+    tokens: u64,
+    /// Whether the answer that is relayed reports the usage of all rounds.
+    is_in_answer: bool,
 }
 
 /// Request that is forwarded unread.
@@ -160,7 +173,14 @@ impl Record {
             sending: Sending::default(),
             times: Times::starting(now),
             reports: Reports { metrics: Arc::clone(metrics), entry, trace: None },
-            accounts: Accounts { admission, account: None, id: None, cost: Cost::default() },
+            accounts: Accounts {
+                admission,
+                account: None,
+                id: None,
+                cost: Cost::default(),
+                taken_tokens: 0,
+                rounds: Rounds::default(),
+            },
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
@@ -301,7 +321,9 @@ impl Record {
 
     /// Counts the request's tokens, or refuses it if the minute has no room.
     pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
-        self.accounts.admission.take_tokens(tokens).await
+        self.accounts.admission.take_tokens(tokens).await?;
+        self.accounts.taken_tokens = self.accounts.taken_tokens.saturating_add(tokens);
+        Ok(())
     }
 
     /// Returns the remaining limits of the key's current minute.
@@ -309,17 +331,26 @@ impl Record {
         self.accounts.admission.left()
     }
 
-    /// Replaces the counted tokens by the actual ones. A request that was not sent or not accepted
-    /// used nothing; if the upstream reports nothing, the count stands.
+    /// Replaces the counted tokens by the actual ones, together with those of the rounds before. What was
+    /// not sent or not accepted used nothing; if the upstream reports nothing, the count stands.
     fn settle_tokens(&mut self) {
-        let usage = self.metered.usage.unwrap_or_default();
-        match (usage.prompt_tokens, usage.completion_tokens) {
-            (None, None) if self.is_success() => {}
-            (None, None) if self.outcome == Outcome::CallerLeft => {}
-            (prompt, completion) => {
-                let used = prompt.unwrap_or(0).saturating_add(completion.unwrap_or(0));
-                self.accounts.admission.settle_tokens(used);
-            }
+        let rounds = &self.accounts.rounds;
+        let reported = match rounds.is_in_answer {
+            true => Some(0),
+            false => self.metered.usage.and_then(used_tokens),
+        };
+        let stands = self.is_success() || self.outcome == Outcome::CallerLeft;
+        let last = reported.unwrap_or(if stands { self.accounts.taken_tokens } else { 0 });
+        let used = rounds.tokens.saturating_add(last);
+        self.accounts.admission.settle_tokens(used);
+    }
+
+    /// Returns the usage of the request: of all its rounds together.
+    fn usage(&self) -> Option<Usage> {
+        let Rounds { usage: earlier, is_in_answer, .. } = self.accounts.rounds;
+        match (earlier, self.metered.usage.filter(|_| !is_in_answer)) {
+            (Some(earlier), last) => Some(earlier.plus(last.unwrap_or_default())),
+            (None, last) => last,
         }
     }
 
@@ -403,16 +434,16 @@ impl Record {
     /// Settles an attempt that was refused as too long; the request may be sent again.
     pub async fn refused(&mut self, status: StatusCode) {
         self.sending.overflows += 1;
-        self.settle_before(Outcome::Overflow, Some(status)).await;
+        let _ = self.settle_before(Outcome::Overflow, Some(status)).await;
     }
 
     /// Settles a failed attempt; the request is sent again, there or elsewhere.
     pub async fn gave_way(&mut self, came_back: Result<StatusCode, ErrorKind>) {
         self.reports.metrics.resent(Resend::Failure);
-        match came_back {
+        let _ = match came_back {
             Ok(status) => self.settle_before(Outcome::Retried, Some(status)).await,
             Err(kind) => self.settle_before(Outcome::Failed(kind), None).await,
-        }
+        };
     }
 
     /// Settles a round of the recall tool, whose answer has been read to its end; the conversation is sent
@@ -425,6 +456,20 @@ impl Record {
     /// Settles the last of several rounds, before its caller gets an answer with the usage of all.
     pub async fn last_round(&mut self, status: StatusCode, metered: Metered) {
         self.settle_round(Outcome::Complete, status, metered).await;
+        self.accounts.rounds.is_in_answer = true;
+    }
+
+    /// Settles a round that failed, or that the upstream refused: it is not sent again.
+    pub async fn round_failed(&mut self, came_back: Result<StatusCode, ErrorKind>) {
+        self.accounts.taken_tokens = 0;
+        let outcome = match came_back {
+            Ok(status) if status.is_success() => Outcome::UpstreamFailed,
+            Ok(_) => Outcome::Complete,
+            Err(kind) => Outcome::Failed(kind),
+        };
+        if let Some(cost) = self.settle_before(outcome, came_back.ok()).await {
+            self.settled(cost);
+        }
     }
 
     async fn settle_round(&mut self, outcome: Outcome, status: StatusCode, metered: Metered) {
@@ -434,8 +479,17 @@ impl Record {
         if let Some(probe) = self.sending.probe.take() {
             probe.accepted(metered.usage.and_then(|usage| usage.prompt_tokens));
         }
+        let Accounts { rounds, taken_tokens, .. } = &mut self.accounts;
+        let taken_tokens = std::mem::take(taken_tokens);
+        let used_tokens = metered.usage.and_then(used_tokens).unwrap_or(taken_tokens);
+        rounds.tokens = rounds.tokens.saturating_add(used_tokens);
+        if let Some(usage) = metered.usage {
+            rounds.usage = Some(rounds.usage.unwrap_or_default().plus(usage));
+        }
         if let Some(trace) = &mut self.reports.trace {
-            trace.attempt_ended(false, spans::came_back(outcome, Some(status)));
+            let mut of_attempt = spans::came_back(outcome, Some(status));
+            of_attempt.extend(spans::answer(&metered));
+            trace.attempt_ended(false, of_attempt);
         }
         let Some(account) = self.accounts.account.take() else { return };
         let ended = Ended {
@@ -452,14 +506,6 @@ impl Record {
         self.settled(cost);
     }
 
-    /// Adds the usage of the rounds before to that of the last, for the log.
-    pub fn add_usage(&mut self, earlier: Usage) {
-        self.learn();
-        if earlier != Usage::default() {
-            self.metered.usage = Some(earlier.plus(self.metered.usage.unwrap_or_default()));
-        }
-    }
-
     /// Records that the request is sent, and its upstream.
     pub fn sent_to(&mut self, upstream: Option<&Arc<str>>) {
         self.sending.attempts += 1;
@@ -471,11 +517,15 @@ impl Record {
         self.sending.attempts
     }
 
-    async fn settle_before(&mut self, outcome: Outcome, status: Option<StatusCode>) {
+    async fn settle_before(
+        &mut self,
+        outcome: Outcome,
+        status: Option<StatusCode>,
+    ) -> Option<Cost> {
         if let Some(trace) = &mut self.reports.trace {
             trace.attempt_ended(true, spans::came_back(outcome, status));
         }
-        let Some(account) = self.accounts.account.take() else { return };
+        let account = self.accounts.account.take()?;
         let ended = Ended {
             end: outcome.end(),
             outcome: outcome.name(),
@@ -486,7 +536,7 @@ impl Record {
             )),
             total_ms: Some(millis(self.times.begun.elapsed())),
         };
-        account.settle(ended).await;
+        Some(account.settle(ended).await)
     }
 
     /// Records that an answer has begun; `is_stream` if it comes in events.
@@ -571,6 +621,14 @@ impl Drop for Record {
             account.settle_behind(ended);
         }
         self.report();
+    }
+}
+
+/// Returns the tokens that an answer used of its key's minute; `None` if that is not known.
+fn used_tokens(usage: Usage) -> Option<u64> {
+    match (usage.prompt_tokens, usage.completion_tokens) {
+        (None, None) => None,
+        (prompt, completion) => Some(prompt.unwrap_or(0).saturating_add(completion.unwrap_or(0))),
     }
 }
 

@@ -65,7 +65,7 @@ impl Record {
             plan: self.times.planning,
             unsettled: match self.accounts.id {
                 Some(_) => None,
-                None => self.metered.usage.map(settlement::believed),
+                None => self.usage().map(settlement::believed),
             },
         });
     }
@@ -75,7 +75,7 @@ impl Record {
         let planned = self.plan.planned.as_ref();
         let subject = self.plan.subject.as_deref();
         let key = self.origin.caller.key.as_ref();
-        let usage = self.metered.usage.unwrap_or_default();
+        let usage = self.usage().unwrap_or_default();
         let labels = self.origin.attribution.labels().map(|label| label.map(str::to_owned));
         let [conversation, agent, parent, class] = labels;
         let received_tokens = planned.map(|planned| planned.received_tokens);
@@ -154,12 +154,12 @@ impl Record {
         let subject = self.plan.subject.as_deref();
         let key = self.origin.caller.key.as_ref();
         let [conversation, agent, parent, class] = self.origin.attribution.labels();
-        let usage = self.metered.usage.unwrap_or_default();
+        let usage = self.usage().unwrap_or_default();
         let received_tokens = planned.map(|planned| planned.received_tokens);
         let limit_tokens = planned.map(|planned| planned.limit_tokens);
         tracing::info!(
             target: "weir::request",
-            event = if self.metered.usage.is_some() { "token_usage" } else { "request" },
+            event = if self.usage().is_some() { "token_usage" } else { "request" },
             method = self.origin.method.as_str(),
             path = self.origin.path.as_str(),
             status = self.caller_status(),

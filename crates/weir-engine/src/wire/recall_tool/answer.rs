@@ -30,9 +30,7 @@ pub fn read(protocol: Protocol, name: &str, body: &[u8]) -> Round {
 /// Returns a round of these calls, whose answer is `assistant`.
 fn round(tally: Tally, is_whole: bool, assistant: impl FnOnce() -> String) -> Round {
     let next = tally.next(is_whole);
-    let goes_on = matches!(next, Next::Recall | Next::Mixed);
-    let assistant = if goes_on { assistant() } else { String::new() };
-    Round { next, calls: tally.calls, others: tally.others, assistant, usage: None }
+    Round { next, calls: tally.calls, others: tally.others, assistant: assistant(), usage: None }
 }
 
 /// Whether an element of a chat's `tool_calls` is a call of the tool.

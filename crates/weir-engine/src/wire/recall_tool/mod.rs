@@ -160,7 +160,8 @@ pub struct Round {
     /// IDs of the calls that the client has to answer.
     pub others: Vec<String>,
     /// The answer as part of a request: a message, or items joined by commas. Thinking and signatures are
-    /// as the model gave them. Empty if nothing follows.
+    /// as the model gave them. Empty if it is not known whole, or a stream's first answer has no call of
+    /// the tool.
     pub assistant: String,
     /// JSON text of its usage.
     pub usage: Option<String>,

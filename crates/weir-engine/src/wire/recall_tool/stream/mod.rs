@@ -354,11 +354,13 @@ impl Rounds {
             (false, false) => Next::Cut,
             (false, true) => shared.next(is_whole),
         };
-        let assistant = match (&self.events, next) {
-            (_, Next::Final | Next::Cut | Next::Ended) => String::new(),
-            (Events::Chat(own), _) => own.assistant(),
-            (Events::Responses(own), _) => own.assistant(),
-            (Events::Messages(own), _) => own.assistant(),
+        let is_known = is_complete && !shared.has_failed && !shared.is_too_large();
+        let is_continued = !shared.is_first() || shared.tally.own > 0;
+        let assistant = match &self.events {
+            _ if !is_known || !is_continued => String::new(),
+            Events::Chat(own) => own.assistant(),
+            Events::Responses(own) => own.assistant(),
+            Events::Messages(own) => own.assistant(),
         };
         let Tally { calls, others, .. } = shared.tally.clone();
         let round = Round { next, calls, others, assistant, usage: shared.usage.clone() };
