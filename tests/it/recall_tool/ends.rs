@@ -214,8 +214,15 @@ fn request(proxy: &Proxy) -> ChatRequest {
     }
 }
 
-#[tokio::test]
-async fn no_round_begins_after_the_caller_has_left() {
+#[test]
+fn no_round_begins_after_the_caller_has_left() {
+    // One thread for blocking work, so that the answers to the calls can be held up.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().expect("a runtime");
+    runtime.block_on(leaving_between_two_rounds());
+}
+
+async fn leaving_between_two_rounds() {
     capture_log();
     let mut upstream = Upstream::start().await;
     let mut config = Config::default();
@@ -237,7 +244,9 @@ async fn no_round_begins_after_the_caller_has_left() {
     let frame = body.frame().await.expect("a frame").expect("a chunk");
     assert_eq!(frame.into_data().expect("data"), first);
     seen.answer(&format!("{}0\r\n\r\n", chunk(self::body(&asks(Protocol::Chat, true)))));
-    // Step by step, until the round is being settled; the next one follows.
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let holding = tokio::task::spawn_blocking(move || held.recv());
+    // Step by step, until the round is being settled; the answers to its calls cannot follow yet.
     loop {
         let polled = poll_fn(|cx| Poll::Ready(body.as_mut().poll_frame(cx))).await;
         assert!(!matches!(polled, Poll::Ready(None)), "it goes on");
@@ -247,6 +256,8 @@ async fn no_round_begins_after_the_caller_has_left() {
         tokio::task::yield_now().await;
     }
     drop(body);
+    drop(release);
+    assert!(holding.await.expect("it ends").is_err());
     tokio::select! {
         () = proxy.drains().settled() => {}
         _ = upstream.next() => panic!("another round has begun"),
