@@ -105,8 +105,8 @@ const ADVANCED: &[Key] = keys! {
     pinned = 0.1, Share(0, 1000), MovesCompactions, was pinned;
     /// Maximum room for parts that take precedence in a note of excerpts, a share of the limit: rules of
     /// users and of instruction files, open tasks, unresolved errors and the last edit of each file. One
-    /// message may claim a fifth of it for its rules. With a small limit the room is at least 256 tokens, or
-    /// a tenth of the limit if that is less. 0 switches this off.
+    /// message may claim a fifth of it for its rules. With a small limit rules have room for at least 256
+    /// tokens, or for a tenth of the limit if that is less. 0 switches this off.
     survival = 0.05, Share(0, 1000), MovesCompactions;
     /// Measure of a turn's importance: "role" (the speaker, and whether tools are used) or
     /// "reference" (how much of it the assistant used later).

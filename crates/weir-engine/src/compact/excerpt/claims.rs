@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Writer;
 use super::candidates::{Candidate, Piece};
-use crate::compact::survival::{self, Claim};
+use crate::compact::survival::Claim;
 use crate::wire::Role;
 
 /// Lines behind an error that belong to it, and how many: what an assertion compared.
@@ -15,11 +15,13 @@ const MOST_DETAILS: usize = 3;
 impl Writer<'_> {
     /// Takes the candidates that hold the claims on this note, as far as there is room.
     pub(super) fn take_claims(&mut self, left: &mut f64) {
-        let room_tokens = left.min(self.subject.survival_tokens as f64);
+        let room_tokens = left.min(self.subject.rules_tokens as f64);
         if room_tokens <= 0.0 {
             return;
         }
-        let claimed: Vec<Range<usize>> = survival::claims(self.subject, room_tokens)
+        let claimed: Vec<Range<usize>> = self
+            .work
+            .claims(self.subject, room_tokens)
             .iter()
             .map(|claim| self.claimed(claim))
             .filter(|claimed| !claimed.is_empty())
@@ -29,7 +31,8 @@ impl Writer<'_> {
             self.take_all(claimed.clone(), left);
         }
         // Details have what the claims leave of their room.
-        let mut spare = (room_tokens - (before - *left)).clamp(0.0, *left);
+        let most_tokens = room_tokens.min(self.subject.survival_tokens as f64);
+        let mut spare = (most_tokens - (before - *left)).clamp(0.0, *left);
         for claimed in claimed {
             let unspent = spare;
             self.take_all(self.details(claimed.end), &mut spare);

@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use crate::compact::message::quote::names;
 use crate::compact::message::reading::{Mention, Unit};
-use crate::compact::survival;
+use crate::compact::survival::Work;
 use crate::wire::Role;
 use candidates::{Candidate, Offer, Piece, Said};
 use compose::Chosen;
@@ -123,7 +123,8 @@ struct Writer<'a> {
     is_numbered: bool,
     /// Messages before this one are covered by a summary.
     summarised_before: usize,
-    /// Units of messages that show a task in a state which is over.
+    work: Work,
+    /// Units of messages that show a task in an outdated state.
     outdated: BTreeSet<(usize, usize)>,
 }
 
@@ -132,6 +133,7 @@ impl<'a> Writer<'a> {
         let gone = || subject.gone.iter().map(|message| &subject.readings[*message]);
         let mentions: usize = gone().map(|reading| reading.values.len()).sum();
         let units: usize = gone().map(|reading| reading.units.len()).sum();
+        let work = Work::of(subject.readings);
         let mut writer = Self {
             subject,
             weights: vec![0.0; subject.lexicon.len()],
@@ -148,7 +150,8 @@ impl<'a> Writer<'a> {
             summarised_before: subject
                 .summarised
                 .map_or(0, |covers| subject.gone.get(covers).copied().unwrap_or(usize::MAX)),
-            outdated: survival::outdated_tasks(subject),
+            outdated: work.outdated_tasks(subject),
+            work,
         };
         writer.cover_kept();
         writer.list_candidates();

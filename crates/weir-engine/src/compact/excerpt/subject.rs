@@ -30,6 +30,7 @@ pub(crate) struct Subject<'a> {
     pub encoding: Encoding,
     /// Cost of a token relative to its value: 1 by default; more sends less.
     pub excerpt_cost: f64,
-    /// Maximum size of the parts that must survive.
+    /// Maximum size of the parts that must survive, and of the rules among them, which may be more.
     pub survival_tokens: u64,
+    pub rules_tokens: u64,
 }

@@ -296,6 +296,7 @@ impl Compaction<'_> {
             encoding: state.profile.measure.encoding,
             excerpt_cost: state.profile.policy.excerpt_cost(),
             survival_tokens: self.survival_tokens(),
+            rules_tokens: self.rules_tokens(),
         };
         work(&subject)
     }

@@ -25,6 +25,7 @@ use super::message::reading::{Reading, Unit};
 use calls::Calls;
 use room::Room;
 use rules::{Conversation, RulesOf};
+use tasks::Tasks;
 
 /// Shares of the room, in hundredths. Each kind may take its own; rules then take the rest.
 const RULES_PERCENT: f64 = 60.0;
@@ -52,29 +53,45 @@ pub(crate) struct Claim {
     pub(crate) units: Range<usize>,
 }
 
-/// Returns the claims of the messages that a note replaces, in order of precedence, together of at most
-/// `room_tokens` by estimate.
-pub(crate) fn claims(subject: &Subject<'_>, room_tokens: f64) -> Vec<Claim> {
-    let mut room = Room::new(subject, room_tokens);
-    let share = |percent: f64| room_tokens * percent / 100.0;
-    let calls = Calls::of(subject.readings);
-    let mut rules = rules::of(&conversation(subject), &calls);
-    room.share_fairly(&mut rules, share(RULES_PERCENT));
-    room.take(tasks::of(subject, &calls), share(TASKS_PERCENT));
-    room.take(errors::of(subject, &calls), share(ERRORS_PERCENT));
-    room.take(edits::of(subject, &calls), share(EDITS_PERCENT));
-    room.share_fairly(&mut rules, room_tokens);
-    room.share_surplus(&mut rules);
-    room.into_claims()
+/// Calls and tasks of a conversation.
+#[derive(Debug)]
+pub(crate) struct Work {
+    calls: Calls,
+    tasks: Tasks,
 }
 
-/// Returns the units that show a task in a state which is over, each with its message. No claim holds one.
-pub(crate) fn outdated_tasks(subject: &Subject<'_>) -> BTreeSet<(usize, usize)> {
-    tasks::outdated(subject, &Calls::of(subject.readings))
+impl Work {
+    pub(crate) fn of(readings: &[Rc<Reading>]) -> Self {
+        let calls = Calls::of(readings);
+        let tasks = tasks::tasks(readings, &calls);
+        Self { calls, tasks }
+    }
+
+    /// Returns the units that show a task in an outdated state, each with its message. No claim holds one.
+    pub(crate) fn outdated_tasks(&self, subject: &Subject<'_>) -> BTreeSet<(usize, usize)> {
+        tasks::outdated(subject, &self.tasks)
+    }
+
+    /// Returns the claims of the messages that a note replaces, in order of precedence, together of at most
+    /// `room_tokens` by estimate. What exceeds the subject's `survival_tokens` is for rules alone.
+    pub(crate) fn claims(&self, subject: &Subject<'_>, room_tokens: f64) -> Vec<Claim> {
+        let Self { calls, tasks } = self;
+        let mut room = Room::new(subject, room_tokens);
+        let others_tokens = room_tokens.min(subject.survival_tokens as f64);
+        let share = |percent: f64| others_tokens * percent / 100.0;
+        let mut rules = rules::of(&conversation(subject), calls);
+        room.share_fairly(&mut rules, room_tokens * RULES_PERCENT / 100.0);
+        room.take(tasks::of(subject, tasks), share(TASKS_PERCENT));
+        room.take(errors::of(subject, calls), share(ERRORS_PERCENT));
+        room.take(edits::of(subject, calls), share(EDITS_PERCENT));
+        room.share_fairly(&mut rules, room_tokens);
+        room.share_surplus(&mut rules);
+        room.into_claims()
+    }
 }
 
-/// Returns the size of the rules that the messages claim of a note with this room, by estimate. The surplus
-/// is none of it: for that, no note is written again.
+/// Returns the size of the rules that the messages claim of a note with this room, by estimate, without
+/// the surplus: for that, no note is written again.
 pub(crate) fn rules_tokens(subject: &Subject<'_>, room_tokens: f64) -> f64 {
     let mut room = Room::new(subject, room_tokens);
     let mut rules = rules::of(&conversation(subject), &Calls::of(subject.readings));

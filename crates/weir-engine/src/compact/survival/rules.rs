@@ -165,6 +165,10 @@ fn is_instruction_file(readings: &[Rc<Reading>], calls: &Calls, message: usize) 
 /// Returns whether a call's arguments name an instruction file. A page of the web is none, however its
 /// address ends: anybody may have written it.
 fn names_instruction_file(arguments: &str) -> bool {
+    // Most name none, and need no look at each word.
+    if !names_instructions(arguments) {
+        return false;
+    }
     let start = &arguments[..arguments.floor_char_boundary(NAMED_BYTES)];
     let mut words = start.split([' ', '\n', '\t', '"', '\'', '`', '=', '(', ')']);
     words.any(|word| !word.contains("://") && names_instructions(word))

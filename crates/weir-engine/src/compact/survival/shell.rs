@@ -79,7 +79,8 @@ pub(super) fn has_failed(result: &str) -> bool {
     let start = start[..start.floor_char_boundary(80)].to_lowercase();
     // "push: ok" does not say "sh: ".
     let is_word = |(at, _): (usize, &str)| !start[..at].ends_with(char::is_alphanumeric);
-    FAILURES.iter().any(|failure| start.match_indices(failure).any(is_word))
+    let says = |failure: &str| start.contains(failure) && start.match_indices(failure).any(is_word);
+    FAILURES.iter().any(|failure| says(failure))
 }
 
 /// Returns the edits of the commands in the arguments of a call, or in a text, in order.
@@ -296,7 +297,9 @@ fn tokens(text: &str, start: usize) -> Option<(Vec<Token>, usize)> {
     let (mut tokens, mut at) = (Vec::new(), start);
     while at < text.len() {
         let rest = &text[at..];
-        let symbol = SYMBOLS.iter().find(|(symbol, _)| rest.starts_with(symbol));
+        let first = text.as_bytes()[at];
+        let mut symbols = SYMBOLS.iter().filter(|(symbol, _)| symbol.as_bytes()[0] == first);
+        let symbol = symbols.find(|(symbol, _)| rest.starts_with(symbol));
         if let Some((symbol, token)) = symbol {
             at += symbol.len();
             tokens.extend(token.clone());

@@ -66,7 +66,7 @@ struct List {
 
 /// Tasks of a conversation by their newest state.
 #[derive(Debug, Default)]
-struct Tasks {
+pub(super) struct Tasks {
     open: Vec<Task>,
     done: Vec<Task>,
     /// States that a newer list, or a newer state, replaces.
@@ -75,9 +75,8 @@ struct Tasks {
 
 /// Returns the units with open tasks, each with its message, in order. A done task is one of them only if a
 /// note that stays still shows it as open.
-pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
+pub(super) fn of(subject: &Subject<'_>, tasks: &Tasks) -> Vec<(usize, usize)> {
     let is_gone = marked(subject.gone, subject.readings.len());
-    let tasks = tasks(subject.readings, calls);
     let notes = Shown::of(if tasks.done.is_empty() { &[] } else { subject.notes });
     let is_corrected = |task: &&Task| notes.shows_open(&task.text);
     let mut wanted: Vec<&Task> = tasks.open.iter().take(2 * MOST_TASKS).collect();
@@ -92,10 +91,9 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
     units
 }
 
-/// Returns the units, each with its message, that show a task in a state which is over: nobody needs them.
-pub(super) fn outdated(subject: &Subject<'_>, calls: &Calls) -> BTreeSet<(usize, usize)> {
+/// Returns the units, each with its message, that show a task in an outdated state: nobody needs them.
+pub(super) fn outdated(subject: &Subject<'_>, tasks: &Tasks) -> BTreeSet<(usize, usize)> {
     let readings = subject.readings;
-    let tasks = tasks(readings, calls);
     let notes = Shown::of(if tasks.done.is_empty() { &[] } else { subject.notes });
     let newest_done = tasks.done.iter().take(MOST_DONE);
     let corrected = newest_done.filter(|task| notes.shows_open(&task.text));
@@ -113,7 +111,8 @@ pub(super) fn outdated(subject: &Subject<'_>, calls: &Calls) -> BTreeSet<(usize,
     over
 }
 
-fn tasks(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
+/// Finds all tasks.
+pub(super) fn tasks(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
     let mut of_tools = current(lists_of_tools(readings, calls));
     let mut of_boxes = current(boxes(readings));
     // Each form corrects the other by equal texts; a list of a tool also replaces boxes of the agent.
