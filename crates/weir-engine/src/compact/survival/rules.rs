@@ -119,7 +119,9 @@ fn rules(reading: &Reading, is_read: bool) -> Vec<usize> {
 /// Returns the parts of a user's message that an agent took from instruction files.
 fn instructions(text: &str) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
-    for tag in INSTRUCTION_TAGS {
+    // Most texts have no tag, and need no search for each.
+    let has_tags = memchr::memchr(b'<', text.as_bytes()).is_some();
+    for tag in INSTRUCTION_TAGS.iter().filter(|_| has_tags) {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         let mut from = 0;
         while let Some(at) = memmem::find(&text.as_bytes()[from..], open.as_bytes()) {
