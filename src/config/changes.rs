@@ -272,7 +272,7 @@ mod tests {
                 "[models.\"a/b.c\"]\nwindow_tokens = 5\ninput_usd_per_mtok = \"1\"",
                 "[models.\"a/b.c\"]\nwindow_tokens = 6\ninput_usd_per_mtok = \"2\"",
                 &[
-                    ("models.\"a/b.c\".input_usd_per_mtok", "next_request"),
+                    ("models.\"a/b.c\".input_usd_per_mtok", "moves_cuts"),
                     ("models.\"a/b.c\".window_tokens", "moves_cuts"),
                 ],
             ),
