@@ -37,7 +37,7 @@ use weir_engine::compact::policy::USUAL_CACHED_PERMILLE;
 use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
-use weir_engine::compact::source::{Readings, read_one};
+use weir_engine::compact::source::{Readings, read_and_count, read_one};
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
@@ -353,7 +353,7 @@ impl Draft {
             if !is_read {
                 return Ok((measure.fact(&message), None));
             }
-            let (fact, reading) = measure.read(&message);
+            let (fact, reading) = read_and_count(&message, &measure);
             Ok((fact, Some(reading)))
         };
         let mut parsed = vec![None; request.messages.len()];

@@ -7,10 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::summary::{Space, Summaries, Summary};
+use crate::compact::excerpt;
 use crate::compact::excerpt::weight::Lexicon;
 use crate::compact::message::clip::{Clipped, clip_arguments, clip_texts};
-use crate::compact::message::measure::Measure;
+use crate::compact::message::measure::{Fact, Measure};
 use crate::compact::message::reading::Reading;
+use crate::compact::survival;
 use crate::tokens::Encoding;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
@@ -72,12 +74,25 @@ pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
 /// follow them and are perhaps wanted later.
 pub type ReadMany<'a> = dyn Fn(&[usize], &[usize]) -> Vec<Reading> + 'a;
 
-/// Reads one message of a request.
+/// Reads one message of a request, and searches it.
 pub fn read_one(protocol: Protocol, raw: &str) -> Reading {
     match protocol.read_message(raw) {
-        Ok(message) => Reading::of(&message),
+        Ok(message) => searched(Reading::of(&message)),
         Err(_) => Reading::of_text(Role::Other, ""),
     }
+}
+
+/// Counts `message`, reads and searches it; all share one decoding.
+pub fn read_and_count(message: &Message<'_>, measure: &Measure) -> (Fact, Reading) {
+    let (fact, reading) = measure.read(message);
+    (fact, searched(reading))
+}
+
+/// Searches a message for what a compaction asks for. A compaction would do so itself, on one thread.
+fn searched(reading: Reading) -> Reading {
+    excerpt::search(&reading);
+    survival::search(&reading);
+    reading
 }
 
 /// Messages of a request as received. Reads each at most once, however many compactions there are.

@@ -3,9 +3,10 @@
 
 use std::sync::LazyLock;
 
+use memchr::memmem;
 use regex::Regex;
 
-use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::message::reading::{BlockKind, Reading, Unit};
 use crate::wire::Role;
 
 /// Bytes of a unit that are searched, and the minimum size of one that says something.
@@ -72,19 +73,24 @@ static DECIDES: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&words.join("|")).expect("words are a pattern")
 });
 
-/// Returns whether an assistant's unit says a decision, or its reason, in its own words.
-pub(crate) fn decides(reading: &Reading, index: usize) -> bool {
-    let unit = &reading.units[index];
-    if reading.role != Role::Assistant
-        || reading.blocks[unit.block as usize].kind != BlockKind::Text
-    {
-        return false;
-    }
+/// Returns the units in which an assistant says a decision, or its reason, in its own words. They are
+/// searched for once.
+pub(crate) fn decisions(reading: &Reading) -> &[u32] {
+    reading.findings.decisions.get_or_init(|| {
+        // Most messages have no such word, and need no search of each unit.
+        if reading.role != Role::Assistant || !DECIDES.is_match(&reading.text.to_lowercase()) {
+            return Box::default();
+        }
+        let all = (0..).zip(&reading.units);
+        all.filter(|(_, unit)| decides(reading, unit)).map(|(index, _)| index).collect()
+    })
+}
+
+fn decides(reading: &Reading, unit: &Unit) -> bool {
     let said = &reading.text[unit.span.clone()];
-    if said.len() < LEAST_BYTES {
-        return false;
-    }
-    DECIDES.is_match(&said[..said.floor_char_boundary(MOST_BYTES)].to_lowercase())
+    reading.blocks[unit.block as usize].kind == BlockKind::Text
+        && said.len() >= LEAST_BYTES
+        && DECIDES.is_match(&said[..said.floor_char_boundary(MOST_BYTES)].to_lowercase())
 }
 
 /// Returns whether a message is an assistant's without a call, or the code that agents without tools write
@@ -92,7 +98,7 @@ pub(crate) fn decides(reading: &Reading, index: usize) -> bool {
 pub(crate) fn is_plain_turn(reading: &Reading) -> bool {
     reading.role == Role::Assistant
         && reading.blocks.iter().all(|block| block.kind == BlockKind::Text)
-        && !reading.text.contains("```")
+        && memmem::find(reading.text.as_bytes(), b"```").is_none()
 }
 
 #[cfg(test)]
@@ -110,10 +116,9 @@ mod tests {
             ("", false),
         ] {
             let own = Reading::of_text(Role::Assistant, said);
-            let is_found = (0..own.units.len()).any(|index| decides(&own, index));
-            assert_eq!(is_found, expected, "{said}");
+            assert_eq!(!decisions(&own).is_empty(), expected, "{said}");
         }
         let other = Reading::of_text(Role::Tool, "we decided to use it");
-        assert!(!decides(&other, 0));
+        assert!(decisions(&other).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use memchr::memchr;
+use memchr::{memchr, memmem, memrchr};
 
 use super::subject::Subject;
 use super::weight::Seeded;
@@ -70,10 +70,36 @@ const FAILURES: [&str; 12] = [
     "invalid",
 ];
 
+/// Returns the texts that the calls of a message write into files, each with the index of its block. They
+/// are searched for once.
+pub(crate) fn texts(reading: &Reading) -> &[(usize, Range<usize>)] {
+    reading.findings.written.get_or_init(|| {
+        let mut all = Vec::new();
+        let mut spans = Vec::new();
+        let is_author = reading.role == Role::Assistant;
+        for (index, block) in reading.blocks.iter().enumerate().filter(|_| is_author) {
+            if let BlockKind::Call { name, .. } = &block.kind {
+                let name = name.to_ascii_lowercase();
+                if WRITERS.iter().any(|own| name.contains(own)) {
+                    arguments(&reading.text, &block.span, &mut spans);
+                }
+            }
+            if spans.is_empty() {
+                added(&reading.text, &block.span, &mut spans);
+                inputs(&reading.text, &block.span, &mut spans);
+                spans.sort_by_key(|span| span.start);
+            }
+            all.extend(spans.drain(..).map(|span| (index, span)));
+        }
+        all.into()
+    })
+}
+
 /// Returns the spans of a message that an edit wrote into files. Those that failed are none.
 pub(crate) fn written(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>> {
     let reading = &subject.readings[message];
-    if reading.role != Role::Assistant {
+    let texts = texts(reading);
+    if texts.is_empty() {
         return Vec::new();
     }
     let after = &subject.readings[message + 1..];
@@ -85,27 +111,15 @@ pub(crate) fn written(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>
         }
     }
     let mut spans = Vec::new();
-    for block in &reading.blocks {
-        let first = spans.len();
-        if let BlockKind::Call { name, .. } = &block.kind {
-            let name = name.to_ascii_lowercase();
-            if WRITERS.iter().any(|own| name.contains(own)) {
-                arguments(&reading.text, &block.span, &mut spans);
-            }
-        }
-        if spans.len() == first {
-            added(&reading.text, &block.span, &mut spans);
-            inputs(&reading.text, &block.span, &mut spans);
-            spans[first..].sort_by_key(|span| span.start);
-        }
-        let own = match &block.kind {
+    for own in texts.chunk_by(|(block, _), (next, _)| block == next) {
+        let result = match &reading.blocks[own[0].0].kind {
             BlockKind::Call { id, .. } => by_id.get(id.as_str()).copied(),
             BlockKind::Text => None,
         };
         // Without a result of its own, the next message says whether it failed.
-        let answer = own.or_else(|| after.first().map(|next| &**next));
-        if spans.len() > first && answer.is_some_and(is_failure) {
-            spans.truncate(first);
+        let answer = result.or_else(|| after.first().map(|next| &**next));
+        if !answer.is_some_and(is_failure) {
+            spans.extend(own.iter().map(|(_, span)| span.clone()));
         }
     }
     spans
@@ -150,7 +164,8 @@ fn arguments(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
 /// Adds the lines that a patch adds.
 fn added(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
     let own = &text[block.clone()];
-    if !own.contains("\n@@") && !own.contains("*** Begin Patch") {
+    let has = |part: &str| memmem::find(own.as_bytes(), part.as_bytes()).is_some();
+    if !has("\n@@") && !has("*** Begin Patch") {
         return;
     }
     let mut start = block.start;
@@ -165,7 +180,8 @@ fn added(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
 /// Adds the texts that a shell command writes to files: from `<<'EOF'` up to a line `EOF`.
 fn inputs(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
     let own = &text[block.clone()];
-    let mut start = 0;
+    let Some(first) = memmem::find(own.as_bytes(), b"<<") else { return };
+    let mut start = memrchr(b'\n', &own.as_bytes()[..first]).map_or(0, |at| at + 1);
     let mut opened = 0;
     while let Some(end) = memchr(b'\n', &own.as_bytes()[start..]).map(|at| start + at) {
         let line = &own[start..end];

@@ -22,19 +22,19 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use crate::compact::message::quote::names;
-use crate::compact::message::reading::{Mention, Unit};
+use crate::compact::message::reading::{Mention, Reading, Unit};
 use crate::compact::survival::Work;
 use crate::wire::Role;
 use candidates::{Candidate, Offer, Piece, Said};
 use compose::Chosen;
-use conclusions::{decides, is_plain_turn};
-use edits::written;
+use conclusions::{decisions, is_plain_turn};
+use edits::{texts, written};
 use label::{family, label_tokens};
 use subject::Subject;
 use weight::Seeded;
 use worth::{
     EDIT_WORTH, JOINED_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full,
-    is_talk, lead, shape, text_tokens_of,
+    is_talk, lead, shapes, text_tokens_of,
 };
 
 /// Tokens of the note's first line.
@@ -64,6 +64,13 @@ pub(super) const SHORT_TOKENS: f64 = 120.0;
 /// Maximum gap, in units and tokens, that is filled.
 const FILL_UNITS: usize = 4;
 const FILL_TOKENS: f64 = 36.0;
+
+/// Searches a message for what a note asks for.
+pub(super) fn search(reading: &Reading) {
+    decisions(reading);
+    texts(reading);
+    shapes(reading);
+}
 
 /// Writes a note of at most `room_tokens`, and returns its size too; `None` if the room is too
 /// small for anything.
@@ -249,8 +256,10 @@ impl<'a> Writer<'a> {
         let talk_worth = if is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
         let is_plain_turn = is_plain_turn(reading) && !is_summarised;
         let mut written = written(self.subject, message).into_iter().peekable();
-        let (mut shapes, mut rest) = (HashMap::with_hasher(Seeded::default()), Vec::new());
+        let mut decisions = decisions(reading).iter().peekable();
+        let (own_shapes, mut shapes) = (shapes(reading), HashMap::with_hasher(Seeded::default()));
         for (index, unit) in reading.units.iter().enumerate() {
+            let decides = decisions.next_if_eq(&&(index as u32)).is_some();
             if self.outdated.contains(&(message, index)) {
                 continue;
             }
@@ -265,14 +274,13 @@ impl<'a> Writer<'a> {
                 lead *= self.newness(message, unit);
             }
             let mut bonus = (talk_worth * tokens).max(lead * tokens.min(WORTHY_TOKENS));
-            if is_plain_turn && lead > 0.0 || !is_summarised && decides(reading, index) {
+            if is_plain_turn && lead > 0.0 || !is_summarised && decides {
                 let own_tokens = tokens.min(WORTHY_TOKENS) + HEADER_TOKENS;
                 bonus = bonus.max(CONCLUSION_WORTH * own_tokens);
             }
-            let shape = (reading.role != Role::Assistant).then(|| {
-                let own = shape(reading, unit, &mut rest);
-                *shapes.entry(own).or_insert_with(|| self.new_shape())
-            });
+            let shape = own_shapes
+                .get(index)
+                .map(|own| *shapes.entry(*own).or_insert_with(|| self.new_shape()));
             self.offer(message, index..index + 1, tokens, bonus, shape);
         }
     }

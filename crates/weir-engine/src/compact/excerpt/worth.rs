@@ -32,8 +32,20 @@ pub(crate) const JOINED_WORTH: f64 = 0.0025;
 /// of importance.
 pub(crate) const TALK_WORTH: f64 = 0.012;
 
+/// Returns a hash of each unit without its values, by index; none for an assistant's. They are computed
+/// once.
+pub(crate) fn shapes(reading: &Reading) -> &[u64] {
+    reading.findings.shapes.get_or_init(|| {
+        if reading.role == Role::Assistant {
+            return Box::default();
+        }
+        let mut rest = Vec::new();
+        reading.units.iter().map(|unit| shape(reading, unit, &mut rest)).collect()
+    })
+}
+
 /// Hashes a line without its values. `rest` is a work buffer.
-pub(crate) fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
+fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
     rest.clear();
     let mut from = unit.span.start;
     for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {

@@ -1,6 +1,8 @@
 //! Placeholders for removed content: a line that describes the content and gives a reference for
 //! retrieving it. Derived from the content alone, so every instance writes the same bytes.
 
+use memchr::memmem;
+
 use super::reference::{REFERENCE_LENGTH, is_reference, reference};
 use crate::wire::{Content, Message, json};
 
@@ -103,6 +105,11 @@ pub(crate) fn exit_code(text: &str) -> Option<i64> {
     let tail = &text[text.ceil_char_boundary(text.len().saturating_sub(EXIT_CODE_BYTES))..];
     [tail, head].into_iter().find_map(|part| {
         let lower = part.to_ascii_lowercase();
+        // Most outputs have no mark, and need no search for each.
+        let has = |part: &str| memmem::find(lower.as_bytes(), part.as_bytes()).is_some();
+        if !has("exit") && !has("returncode") {
+            return None;
+        }
         MARKS.iter().find_map(|mark| {
             let at = lower.rfind(mark)? + mark.len();
             number(lower[at..].trim_start_matches([' ', ':', '=', '"']))

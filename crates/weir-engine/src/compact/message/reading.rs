@@ -24,30 +24,33 @@ pub struct Reading {
     pub values: Vec<Mention>,
     /// Id of the call that a result answers.
     pub answers: Option<String>,
-    /// Units with rules, once they were searched for.
-    pub(crate) rules: FoundRules,
+    /// Findings so far.
+    pub(crate) findings: Findings,
 }
 
-/// Units of a message with rules: as the message is, and as a file that a tool has read. Each compaction may
-/// ask for them, so they are searched for once. They follow from the text, so they are no part of equality.
+/// Findings in the text of a message. Each compaction asks for them, so each is searched for once. They
+/// follow from the text, so they are no part of equality.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FoundRules([OnceLock<Box<[u32]>>; 2]);
-
-impl FoundRules {
-    /// Returns the units, which `search` returns the first time.
-    pub(crate) fn get(&self, is_read: bool, search: impl FnOnce() -> Vec<usize>) -> &[u32] {
-        let found = &self.0[usize::from(is_read)];
-        found.get_or_init(|| search().into_iter().map(|unit| unit as u32).collect())
-    }
+pub(crate) struct Findings {
+    /// Units that are rules.
+    pub(crate) rules: OnceLock<Box<[u32]>>,
+    /// Units that are rules if the message is a file with instructions, which a tool has read.
+    pub(crate) instructions: OnceLock<Box<[u32]>>,
+    /// Units in which an assistant says a decision.
+    pub(crate) decisions: OnceLock<Box<[u32]>>,
+    /// Texts that calls write into files, each with the index of its block.
+    pub(crate) written: OnceLock<Box<[(usize, Range<usize>)]>>,
+    /// Hash of each unit without its values; none of an assistant's units.
+    pub(crate) shapes: OnceLock<Box<[u64]>>,
 }
 
-impl PartialEq for FoundRules {
+impl PartialEq for Findings {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for FoundRules {}
+impl Eq for Findings {}
 
 /// Part of a message's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +101,7 @@ impl Reader {
             units: Vec::new(),
             values: Vec::new(),
             answers: None,
-            rules: FoundRules::default(),
+            findings: Findings::default(),
         };
         Self(reading)
     }

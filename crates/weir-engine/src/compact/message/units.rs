@@ -161,18 +161,20 @@ fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Ra
 /// can be shown alone. Returns whether it is such a list.
 fn split_tasks(text: &str, span: &Range<usize>, units: &mut Vec<Range<usize>>) -> bool {
     let own = &text.as_bytes()[span.clone()];
+    // The list has its name before it.
+    let name_end = own.len().min(NAME_BYTES + 1);
+    let Some(open) = memchr(b'[', &own[..name_end]).map(|at| span.start + at) else { return false };
     let has = |words: &[&str]| words.iter().any(|word| find(own, word.as_bytes()).is_some());
     if own.len() > TASKS_BYTES || memchr(b'{', own).is_none() || !has(&DONE) || !has(&OPEN) {
         return false;
     }
-    let Some(open) = memchr(b'[', own).map(|at| span.start + at) else { return false };
     let Some(close) = matching(text, open, span.end) else { return false };
     let tasks = members(text, open + 1, close - 1);
     let is_record = |task: &Range<usize>| {
         text.as_bytes()[task.start] == b'{' && task.len() <= LINE_BYTES + RECORD_BYTES
     };
-    // The list has its name before it, and is not a part of more.
-    let is_whole = open - span.start <= NAME_BYTES && span.end - close <= 2;
+    // The list is not a part of more.
+    let is_whole = span.end - close <= 2;
     if !is_whole || tasks.len() < 2 || !tasks.iter().all(is_record) {
         return false;
     }

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::{Called, Calls};
@@ -116,7 +117,8 @@ fn has_failed_in_shell(subject: &Subject<'_>, call: &Called) -> bool {
 
 /// Returns an output without the lines before it that say how the command ended.
 fn output(text: &str) -> &str {
-    text.split_once("<output>").map_or(text, |(_, output)| output)
+    let mark = b"<output>";
+    memmem::find(text.as_bytes(), mark).map_or(text, |at| &text[at + mark.len()..])
 }
 
 /// Returns the edits of shell commands; `start` is where they stand in the message. The last one of a file

@@ -22,6 +22,7 @@ use std::rc::Rc;
 
 use super::excerpt::subject::Subject;
 use super::message::reading::{Reading, Unit};
+use crate::wire::Role;
 use calls::Calls;
 use room::Room;
 use rules::{Conversation, RulesOf};
@@ -51,6 +52,13 @@ const INSTRUCTION_TAGS: [&str; 9] = [
 pub(crate) struct Claim {
     pub(crate) message: usize,
     pub(crate) units: Range<usize>,
+}
+
+/// Searches a message for rules, unless it looks like the output of an action, which has none.
+pub(super) fn search(reading: &Reading) {
+    if reading.role == Role::User && !outputs::opens_as_output(reading) {
+        rules::found(reading, false);
+    }
 }
 
 /// Calls and tasks of a conversation.

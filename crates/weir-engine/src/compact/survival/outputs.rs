@@ -12,15 +12,19 @@ use crate::wire::Role;
 /// Beginnings of outputs, in lower case.
 const OPENINGS: [&str; 8] = ["<", "{", "[", "```", "observation", "output", "$ ", "exit"];
 
-/// Returns whether a user's message is the output of an action.
-pub(super) fn is_output(readings: &[Rc<Reading>], message: usize) -> bool {
-    let text = readings[message].text.trim_start();
+/// Returns whether a message begins as the output of an action may.
+pub(super) fn opens_as_output(reading: &Reading) -> bool {
+    let text = reading.text.trim_start();
     let lower: String = text.chars().take(12).collect::<String>().to_lowercase();
-    let opens_as_output = OPENINGS.iter().any(|opening| lower.starts_with(opening));
     let is_tagged = text
         .strip_prefix('<')
         .is_some_and(|rest| INSTRUCTION_TAGS.iter().any(|tag| rest.starts_with(tag)));
-    if readings[message].role != Role::User || !opens_as_output || is_tagged {
+    OPENINGS.iter().any(|opening| lower.starts_with(opening)) && !is_tagged
+}
+
+/// Returns whether a user's message is the output of an action.
+pub(super) fn is_output(readings: &[Rc<Reading>], message: usize) -> bool {
+    if readings[message].role != Role::User || !opens_as_output(&readings[message]) {
         return false;
     }
     let before = message.checked_sub(1).map(|before| &readings[before]);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-use memchr::memmem;
+use memchr::{memchr_iter, memmem};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::Calls;
@@ -72,14 +72,22 @@ pub(super) fn of(conversation: &Conversation<'_>, calls: &Calls) -> Vec<RulesOf>
             Role::Tool if is_instruction_file(readings, calls, message) => true,
             _ => continue,
         };
-        let found = reading.rules.get(is_read, || rules(reading, is_read));
-        let mut units: Vec<usize> = found.iter().map(|unit| *unit as usize).collect();
+        let found = found(reading, is_read).iter();
+        let mut units: Vec<usize> = found.map(|unit| *unit as usize).collect();
         units.retain(|unit| seen.insert(key(said(reading, &reading.units[*unit]))));
         if !units.is_empty() {
             all.push(RulesOf { message, units, is_read, taken_tokens: 0.0 });
         }
     }
     all
+}
+
+/// Returns the units of a message that are rules, searched for once.
+pub(super) fn found(reading: &Reading, is_read: bool) -> &[u32] {
+    let findings = &reading.findings;
+    let found = if is_read { &findings.instructions } else { &findings.rules };
+    let units = || rules(reading, is_read).into_iter().map(|unit| unit as u32).collect();
+    found.get_or_init(units)
 }
 
 /// Returns the units of a message that are rules, the strong ones first.
@@ -119,18 +127,22 @@ fn rules(reading: &Reading, is_read: bool) -> Vec<usize> {
 /// Returns the parts of a user's message that an agent took from instruction files.
 fn instructions(text: &str) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
-    // Most texts have no tag, and need no search for each.
-    let has_tags = memchr::memchr(b'<', text.as_bytes()).is_some();
-    for tag in INSTRUCTION_TAGS.iter().filter(|_| has_tags) {
-        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
-        let mut from = 0;
-        while let Some(at) = memmem::find(&text.as_bytes()[from..], open.as_bytes()) {
-            let start = from + at + open.len();
-            let end = memmem::find(&text.as_bytes()[start..], close.as_bytes())
-                .map_or(text.len(), |length| start + length);
-            parts.push(start..end);
-            from = end;
+    // End of the last part in each tag.
+    let mut ends = [0; INSTRUCTION_TAGS.len()];
+    for at in memchr_iter(b'<', text.as_bytes()) {
+        let rest = &text[at + 1..];
+        let opens = |tag: &&str| rest.strip_prefix(*tag).is_some_and(|rest| rest.starts_with('>'));
+        let Some(nth) = INSTRUCTION_TAGS.iter().position(|tag| opens(&tag)) else { continue };
+        if at < ends[nth] {
+            continue;
         }
+        let tag = INSTRUCTION_TAGS[nth];
+        let start = at + tag.len() + 2;
+        let close = format!("</{tag}>");
+        let end = memmem::find(&text.as_bytes()[start..], close.as_bytes())
+            .map_or(text.len(), |length| start + length);
+        parts.push(start..end);
+        ends[nth] = end;
     }
     for heading in HEADINGS {
         let is_heading = |at: &usize| {

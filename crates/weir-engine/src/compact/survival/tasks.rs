@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-use memchr::memmem;
+use memchr::memchr_iter;
 use serde_json::value::RawValue;
 
 use super::calls::{Called, Calls};
@@ -240,11 +240,14 @@ fn boxes(readings: &[Rc<Reading>]) -> impl Iterator<Item = List> {
             BlockKind::Call { .. } => false,
         };
         let tasks = boxes_of(reading, message, &block.span, !is_text);
+        if tasks.is_empty() {
+            return None;
+        }
         // An edit names the lines that it changes; a single ticked box reports one task of a list.
         let is_edit = !is_text
             && reading.text[block.span.clone()].lines().any(|line| names_text(line) == Some(true));
         let is_partial = is_edit || (tasks.len() == 1 && tasks[0].is_done);
-        (!tasks.is_empty()).then_some(List { tasks, is_partial })
+        Some(List { tasks, is_partial })
     };
     let is_speaker =
         |message: &usize| matches!(readings[*message].role, Role::User | Role::Assistant);
@@ -271,10 +274,8 @@ fn names_text(line: &str) -> Option<bool> {
 /// Returns the tasks of boxes in a part of a message.
 fn boxes_of(reading: &Reading, message: usize, span: &Range<usize>, is_call: bool) -> Vec<Task> {
     let own = &reading.text[span.clone()];
-    if memmem::find(own.as_bytes(), b"[ ]").is_none()
-        && !own.contains("[x]")
-        && !own.contains("[X]")
-    {
+    let is_box = |at: usize| matches!(own.as_bytes()[at..], [_, b' ' | b'x' | b'X', b']', ..]);
+    if !memchr_iter(b'[', own.as_bytes()).any(is_box) {
         return Vec::new();
     }
     let mut tasks = Vec::new();
@@ -334,9 +335,13 @@ fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
             (plain(own) == name).then(|| value.trim().to_owned())
         })
     };
-    for call in calls.list.iter().filter(|call| !has_failed(readings, call)) {
+    for call in &calls.list {
         let (name, arguments) = call.parts(readings);
-        match plain(name).as_str() {
+        let name = plain(name);
+        if !name.starts_with("task") || has_failed(readings, call) {
+            continue;
+        }
+        match name.as_str() {
             "taskcreate" => {
                 let Some(text) = value(arguments, "subject") else { continue };
                 // "Task #3 created": the number names it later.
@@ -386,7 +391,14 @@ impl Shown {
 
 /// Returns a name in lower case and without signs.
 fn plain(name: &str) -> String {
-    name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    let mut plain = String::with_capacity(name.len());
+    for letter in name.chars().filter(|letter| letter.is_alphanumeric()) {
+        match letter.is_ascii() {
+            true => plain.push(letter.to_ascii_lowercase()),
+            false => plain.extend(letter.to_lowercase()),
+        }
+    }
+    plain
 }
 
 /// Returns a task's text in lower case, without the marks around it.

@@ -1,6 +1,10 @@
 //! Words of obligation in several languages, for recognising rules. A word counts by its place
 //! in the sentence: "Don't touch it" is a rule, "I don't know" is not. Pure.
 
+use memchr::memmem;
+
+use crate::tokens::letters::behind_small;
+
 /// Words of a sentence that are looked at, and bytes.
 const MOST_WORDS: usize = 160;
 const MOST_BYTES: usize = 2048;
@@ -167,24 +171,104 @@ const VERBS: &[&str] = &[
     "execute", "install", "create", "stick", "limit", "wrap", "import", "start", "stop",
 ];
 
+/// Rule that makes a word one of obligation by its place.
+type ByPlace = fn(&Place<'_>) -> bool;
+
+/// Words that make a sentence a rule only in some places.
+const BY_PLACE: &[(&str, ByPlace)] = &[
+    ("never", |own| !own.reports()),
+    ("always", |own| !own.reports()),
+    ("must", |own| !own.reports() && own.after(1) != "have"),
+    ("should", |own| own.after(1) == "not" && !own.reports()),
+    ("shall", |own| own.before() != "i" && own.before() != "we"),
+    ("don't", |own| own.is_imperative()),
+    ("dont", |own| own.is_imperative()),
+    ("ensure", |own| own.is_imperative()),
+    ("avoid", |own| own.is_imperative()),
+    ("refrain", |own| own.is_imperative()),
+    ("prefer", |own| own.word.opens || own.before() == "please"),
+    ("remember", |own| own.word.opens || own.before() == "please"),
+    ("do", |own| own.is_imperative() && own.after(1) == "not"),
+    ("make", |own| own.is_imperative() && own.after(1) == "sure"),
+    ("be", |own| own.is_imperative() && own.after(1) == "sure"),
+    ("only", |own| {
+        let verbs =
+            ["use", "edit", "change", "touch", "run", "write", "commit", "modify", "answer"];
+        (own.is_imperative() && verbs.contains(&own.after(1))) || own.before() == "use"
+    }),
+    ("required", |own| matches!(own.before(), "is" | "are")),
+    ("allowed", |own| own.before() == "not"),
+    ("permitted", |own| own.before() == "not"),
+    ("without", |own| own.after(1) == "asking" || own.is_followed_by(["my", "approval"])),
+    ("from", |own| own.is_followed_by(["now", "on"])),
+    ("under", |own| own.is_followed_by(["no", "circumstances"])),
+    ("at", |own| own.is_followed_by(["all", "times"])),
+    ("auf", |own| own.is_followed_by(["keinen", "fall"])),
+    ("bitte", |own| own.has_near("nicht", 11)),
+    ("il", |own| own.after(1) == "faut" || own.is_followed_by(["ne", "faut"])),
+    ("ne", |own| own.word.opens && own.has_near("pas", 3)),
+    ("hay", |own| own.after(1) == "que"),
+    ("tienes", |own| own.after(1) == "que"),
+    ("tiene", |own| own.after(1) == "que"),
+    ("не", |own| own.word.opens),
+];
+
+/// Lengths of the words of obligation, as bits, by their first two bytes: nearly all other words of a text
+/// are recognised as such by it.
+static LENGTHS: [u32; 256] = {
+    let mut lengths = [0; 256];
+    let mut place = 0;
+    while place < ANYWHERE.len() + BY_PLACE.len() {
+        let word = match place.checked_sub(ANYWHERE.len()) {
+            None => ANYWHERE[place],
+            Some(place) => BY_PLACE[place].0,
+        };
+        assert!(word.len() < 32, "each length has a bit");
+        lengths[start_of(word.as_bytes())] |= 1 << word.len();
+        place += 1;
+    }
+    lengths
+};
+
+/// Returns the index in [`LENGTHS`] of a word of two bytes or more.
+const fn start_of(word: &[u8]) -> usize {
+    word[0].wrapping_mul(31).wrapping_add(word[1]) as usize
+}
+
 /// Returns whether a line is a sentence that obliges its reader.
 pub(super) fn obliges(line: &str) -> bool {
-    let Some(text) = prose(line) else { return false };
-    let lower = text.to_lowercase().replace('’', "'");
-    if !lower.is_ascii() && INSIDE.iter().any(|word| lower.contains(word)) {
-        return true;
+    let text = unmarked(line);
+    if !begins_as_prose(text) {
+        return false;
     }
-    let words = words(&lower);
-    (0..words.len()).any(|at| obliges_at(&words, at))
+    let lower = in_lower_case(text);
+    let is_inside = || INSIDE.iter().any(|word| lower.contains(word));
+    let obliges = (!lower.is_ascii() && is_inside()) || has_obliging_word(&lower);
+    obliges && is_prose(text)
+}
+
+fn has_obliging_word(lower: &str) -> bool {
+    let mut rest = Words::of(lower);
+    let mut before = "";
+    while let Some(word) = rest.next() {
+        let place = Place { before, word, rest: &rest };
+        if place.obliges() {
+            return true;
+        }
+        before = word.text;
+    }
+    false
 }
 
 /// Returns whether a line of an instruction file advises: a convention, or a command to run.
 pub(super) fn advises(line: &str) -> bool {
-    let Some(text) = prose(line) else { return false };
-    let lower = text.to_lowercase().replace('’', "'");
-    let words = words(&lower);
-    let has = |wanted: &[&str]| words.iter().any(|word| wanted.contains(&word.text));
-    let first = words.first().map_or("", |word| word.text);
+    let text = unmarked(line);
+    if !begins_as_prose(text) || !is_prose(text) {
+        return false;
+    }
+    let lower = in_lower_case(text);
+    let has = |wanted: &[&str]| Words::of(&lower).any(|word| wanted.contains(&word.text));
+    let first = Words::of(&lower).next().map_or("", |word| word.text);
     VERBS.contains(&first)
         || has(&[
             "should", "shall", "must", "never", "always", "only", "don't", "required", "instead",
@@ -194,52 +278,158 @@ pub(super) fn advises(line: &str) -> bool {
         || (lower.contains('`') && lower.contains(':'))
 }
 
+/// Returns a text in lower case, with plain apostrophes.
+fn in_lower_case(text: &str) -> String {
+    match text.is_ascii() {
+        true => text.to_ascii_lowercase(),
+        false => text.to_lowercase().replace('’', "'"),
+    }
+}
+
 /// Word of a sentence.
+#[derive(Clone, Copy)]
 struct Word<'a> {
     text: &'a str,
     /// Whether a sentence or a clause begins with it.
     opens: bool,
 }
 
-fn obliges_at(words: &[Word<'_>], at: usize) -> bool {
-    let word = &words[at];
-    let before = at.checked_sub(1).filter(|_| !word.opens).map_or("", |before| words[before].text);
-    let after = |by: usize| words.get(at + by).map_or("", |next| next.text);
-    let is_imperative = word.opens || BEFORE_IMPERATIVE.contains(&before);
-    let is_next = |text: &str| after(1) == text;
-    match word.text {
-        "never" | "always" => !REPORTING.contains(&before),
-        "must" => !REPORTING.contains(&before) && !is_next("have"),
-        "shall" => before != "i" && before != "we",
-        "don't" | "dont" | "ensure" | "avoid" | "refrain" => is_imperative,
-        "prefer" | "remember" => word.opens || before == "please",
-        "do" => is_imperative && is_next("not"),
-        "make" | "be" => is_imperative && is_next("sure"),
-        "only" => {
-            let verbs =
-                ["use", "edit", "change", "touch", "run", "write", "commit", "modify", "answer"];
-            (is_imperative && verbs.contains(&after(1))) || before == "use"
+/// Kind of a character.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Part of a word.
+    Part,
+    /// End of a sentence or a clause.
+    Ends,
+    Other,
+}
+
+/// Kinds of ASCII characters.
+static KINDS: [Kind; 128] = {
+    let mut kinds = [Kind::Other; 128];
+    let mut index = 0;
+    while index < 128 {
+        kinds[index] = match index as u8 {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'\'' => Kind::Part,
+            b'.' | b'!' | b'?' | b':' | b';' | b',' | b'(' | b'\n' => Kind::Ends,
+            _ => Kind::Other,
+        };
+        index += 1;
+    }
+    kinds
+};
+
+/// Words of a lower-case text, in order.
+#[derive(Clone)]
+struct Words<'a> {
+    text: &'a str,
+    at: usize,
+    left: usize,
+}
+
+impl<'a> Words<'a> {
+    fn of(text: &'a str) -> Self {
+        Self { text, at: 0, left: MOST_WORDS }
+    }
+
+    /// Returns the kind of the character at `at`, and its length; `None` at the end.
+    #[inline]
+    fn kind(&self, at: usize) -> Option<(Kind, usize)> {
+        let byte = *self.text.as_bytes().get(at)?;
+        if byte.is_ascii() {
+            return Some((KINDS[usize::from(byte)], 1));
         }
-        "required" => matches!(before, "is" | "are"),
-        "allowed" | "permitted" => before == "not",
-        "should" => is_next("not") && !REPORTING.contains(&before),
-        "without" => is_next("asking") || (after(1) == "my" && after(2) == "approval"),
-        "from" => is_next("now") && after(2) == "on",
-        "under" => is_next("no") && after(2) == "circumstances",
-        "at" => is_next("all") && after(2) == "times",
-        "auf" => is_next("keinen") && after(2) == "fall",
-        "bitte" => words[at..].iter().take(12).any(|next| next.text == "nicht"),
-        "il" => is_next("faut") || (is_next("ne") && after(2) == "faut"),
-        "ne" => word.opens && words[at..].iter().take(4).any(|next| next.text == "pas"),
-        "hay" | "tienes" | "tiene" => is_next("que"),
-        "не" => word.opens,
-        other => ANYWHERE.contains(&other),
+        let letter = self.text[at..].chars().next()?;
+        let kind = match letter {
+            '–' | '—' | '。' => Kind::Ends,
+            _ if letter.is_alphanumeric() => Kind::Part,
+            _ => Kind::Other,
+        };
+        Some((kind, letter.len_utf8()))
     }
 }
 
-/// Returns the line without its bullet, number and marks of emphasis; `None` if it is code, data or a
-/// line of a log.
-fn prose(line: &str) -> Option<&str> {
+impl<'a> Iterator for Words<'a> {
+    type Item = Word<'a>;
+
+    fn next(&mut self) -> Option<Word<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let mut opens = self.at == 0;
+        let mut at = self.at;
+        loop {
+            match self.kind(at)? {
+                (Kind::Part, _) => break,
+                (kind, length) => {
+                    opens |= kind == Kind::Ends;
+                    at += length;
+                }
+            }
+        }
+        let start = at;
+        while let Some((Kind::Part, length)) = self.kind(behind_small(self.text.as_bytes(), at)) {
+            at = behind_small(self.text.as_bytes(), at) + length;
+        }
+        at = behind_small(self.text.as_bytes(), at);
+        self.at = at;
+        let word = &self.text[start..at];
+        let is_quoted = word.starts_with('\'') || word.ends_with('\'');
+        Some(Word { text: if is_quoted { word.trim_matches('\'') } else { word }, opens })
+    }
+}
+
+/// Word in its sentence.
+struct Place<'a> {
+    word: Word<'a>,
+    /// Word before it, of any clause.
+    before: &'a str,
+    /// Words behind it.
+    rest: &'a Words<'a>,
+}
+
+impl<'a> Place<'a> {
+    fn obliges(&self) -> bool {
+        let word = self.word.text;
+        let is_one = (2..32).contains(&word.len())
+            && LENGTHS[start_of(word.as_bytes())] & (1 << word.len()) != 0;
+        if !is_one {
+            return false;
+        }
+        match BY_PLACE.iter().find(|(own, _)| *own == word) {
+            Some((_, is_rule)) => is_rule(self),
+            None => ANYWHERE.contains(&word),
+        }
+    }
+
+    /// Returns the word before it in its clause; empty if there is none.
+    fn before(&self) -> &'a str {
+        if self.word.opens { "" } else { self.before }
+    }
+
+    /// Returns the word `by` words behind it; empty if there is none.
+    fn after(&self, by: usize) -> &'a str {
+        self.rest.clone().nth(by - 1).map_or("", |next| next.text)
+    }
+
+    fn is_followed_by(&self, [first, second]: [&str; 2]) -> bool {
+        self.after(1) == first && self.after(2) == second
+    }
+
+    /// Returns whether `text` is among so many words behind it.
+    fn has_near(&self, text: &str, words: usize) -> bool {
+        self.rest.clone().take(words).any(|next| next.text == text)
+    }
+
+    fn is_imperative(&self) -> bool {
+        self.word.opens || BEFORE_IMPERATIVE.contains(&self.before())
+    }
+
+    fn reports(&self) -> bool {
+        REPORTING.contains(&self.before())
+    }
+}
+
+/// Returns the line without its bullet, number and marks of emphasis.
+fn unmarked(line: &str) -> &str {
     let text = &line[..line.floor_char_boundary(MOST_BYTES)];
     let text = text.trim_start();
     // Numbers before lines, as tools that read files write them.
@@ -249,37 +439,29 @@ fn prose(line: &str) -> Option<&str> {
         _ => text,
     };
     let is_mark = |letter: char| letter.is_whitespace() || "-*•+>#_\"'`([!⚠️".contains(letter);
-    let text = text.trim_start_matches(is_mark).trim_end();
-    let is_code =
-        text.ends_with([';', '{', '}', '\\']) || text.contains("=>") || text.contains("();");
-    if is_code || !text.starts_with(char::is_alphabetic) {
-        return None;
-    }
-    let (mut letters, mut all) = (0, 0);
-    for letter in text.chars() {
-        all += 1;
-        letters += usize::from(letter.is_alphanumeric() || letter.is_whitespace());
-    }
-    let has_words = !text.is_ascii() || text.contains(' ');
-    (has_words && letters * 100 >= all * LETTERS_PERCENT).then_some(text)
+    text.trim_start_matches(is_mark).trim_end()
 }
 
-/// Splits a lower-case text into words.
-fn words(text: &str) -> Vec<Word<'_>> {
-    let mut words: Vec<Word<'_>> = Vec::new();
-    let is_part = |letter: char| letter.is_alphanumeric() || letter == '\'';
-    let mut rest = text;
-    let mut opens = true;
-    while words.len() < MOST_WORDS {
-        let Some(start) = rest.find(is_part) else { break };
-        opens |= rest[..start].contains(['.', '!', '?', ':', ';', ',', '–', '—', '(', '\n', '。']);
-        let word = &rest[start..];
-        let end = word.find(|letter| !is_part(letter)).unwrap_or(word.len());
-        words.push(Word { text: word[..end].trim_matches('\''), opens });
-        rest = &word[end..];
-        opens = false;
+/// Returns whether an unmarked line begins and ends as a sentence may.
+fn begins_as_prose(text: &str) -> bool {
+    text.starts_with(char::is_alphabetic) && !text.ends_with([';', '{', '}', '\\'])
+}
+
+/// Returns whether such a line is a sentence, and no code, data or line of a log.
+fn is_prose(text: &str) -> bool {
+    let has = |sign: &str| memmem::find(text.as_bytes(), sign.as_bytes()).is_some();
+    if has("=>") || has("();") {
+        return false;
     }
-    words
+    let (letters, all) = if text.is_ascii() {
+        let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || char::from(*byte).is_whitespace();
+        (text.bytes().filter(is_letter).count(), text.len())
+    } else {
+        let is_letter = |letter: &char| letter.is_alphanumeric() || letter.is_whitespace();
+        (text.chars().filter(is_letter).count(), text.chars().count())
+    };
+    let has_words = !text.is_ascii() || text.contains(' ');
+    has_words && letters * 100 >= all * LETTERS_PERCENT
 }
 
 #[cfg(test)]
