@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use super::tools::Tool;
 use super::{outputs, units_within};
+use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
 
@@ -15,6 +17,7 @@ pub(super) struct Called {
     /// Message that makes it, and the block of its arguments there.
     pub(super) message: usize,
     pub(super) block: usize,
+    pub(super) tool: Tool,
     /// Its readable arguments, or the command, in the message's text.
     pub(super) span: Range<usize>,
     /// Message with its result, if there is one yet.
@@ -26,7 +29,7 @@ pub(super) struct Called {
 pub(super) struct Calls {
     pub(super) list: Vec<Called>,
     /// Call that each result answers, by message.
-    of_result: HashMap<usize, usize>,
+    of_result: HashMap<usize, usize, Seeded>,
 }
 
 impl Calls {
@@ -34,7 +37,9 @@ impl Calls {
     /// answers none.
     pub(super) fn of(readings: &[Rc<Reading>]) -> Self {
         let mut calls = Self::default();
-        let mut by_id: HashMap<&str, usize> = HashMap::new();
+        let mut by_id: HashMap<&str, usize, Seeded> = HashMap::default();
+        // Calls are many, names of tools are few.
+        let mut tools: HashMap<&str, Tool, Seeded> = HashMap::default();
         // First of the newest calls that still wait for results without an ID.
         let mut next = 0;
         for (message, reading) in readings.iter().enumerate() {
@@ -53,24 +58,31 @@ impl Calls {
             }
             let first = calls.list.len();
             for (block, own) in reading.blocks.iter().enumerate() {
-                if let BlockKind::Call { id, .. } = &own.kind {
+                if let BlockKind::Call { id, name } = &own.kind {
                     next = first;
                     by_id.insert(id, calls.list.len());
+                    let tool = *tools.entry(name).or_insert_with(|| Tool::of_name(name));
                     let span = own.span.clone();
-                    calls.list.push(Called { message, block, span, result: None });
+                    calls.list.push(Called { message, block, tool, span, result: None });
                 }
             }
             if outputs::is_output(readings, message)
                 && let Some((block, span)) = outputs::command(&readings[message - 1])
             {
-                let result = Some(message);
-                calls.list.push(Called { message: message - 1, block, span, result });
+                let (tool, result) = (Tool::of_name(""), Some(message));
+                calls.list.push(Called { message: message - 1, block, tool, span, result });
             }
             if reading.role == Role::User {
                 next = calls.list.len();
             }
         }
         calls
+    }
+
+    /// Returns the call that a block holds.
+    pub(super) fn at(&self, message: usize, block: usize) -> Option<&Called> {
+        let place = self.list.binary_search_by_key(&(message, block), |own| (own.message, own.block));
+        self.list.get(place.ok()?)
     }
 
     /// Returns the call that the result `message` answers.

@@ -21,8 +21,6 @@ const TEXT_UNITS: usize = 6;
 const TEXT_BYTES: usize = 200;
 /// Maximum size of a shell command that is shown whole; else its path is.
 const COMMAND_BYTES: usize = 400;
-/// Parts of the names of tools that edit files.
-const TOOLS: [&str; 6] = ["edit", "write", "patch", "replace", "insert", "create"];
 /// Names of arguments, without signs, for the path and the new text.
 const PATHS: [&str; 8] = [
     "path",
@@ -85,12 +83,13 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
             break;
         }
         let reading = &subject.readings[call.message];
-        let (name, arguments) = call.parts(subject.readings);
-        let name = name.to_lowercase();
-        let is_edit = TOOLS.iter().any(|tool| name.contains(tool)) && !name.contains("todo");
-        let found = if is_edit && !has_failed(subject, call) {
+        let (_, arguments) = call.parts(subject.readings);
+        let found = if call.tool.edits_files {
+            if has_failed(subject, call) {
+                continue;
+            }
             edits(reading, call.units(reading))
-        } else if !is_edit && shell::runs_commands(&name) && !has_failed_in_shell(subject, call) {
+        } else if call.tool.runs_commands && !has_failed_in_shell(subject, call) {
             written(reading, call.span.start, arguments)
         } else {
             continue;

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::{Called, Calls};
@@ -93,12 +94,11 @@ fn error_lines(reading: &Reading) -> Vec<usize> {
 fn reports(line: &str) -> bool {
     let start = &line[..line.floor_char_boundary(240)];
     let lower = start.trim_start().to_lowercase();
+    let has = |word: &&str| memmem::find(lower.as_bytes(), word.as_bytes()).is_some();
     // A heading such as "errors:" says nothing of its own, and "Errors: 0 found" reports none.
-    if !lower.contains(' ') || counts_none(&lower) {
-        return false;
-    }
-    OPENINGS.iter().any(|opening| lower.starts_with(opening))
-        || INSIDE.iter().any(|word| lower.contains(word))
+    lower.contains(' ')
+        && (OPENINGS.iter().any(|opening| lower.starts_with(opening)) || INSIDE.iter().any(has))
+        && !counts_none(&lower)
 }
 
 /// Returns whether a line says that the number of errors is 0.

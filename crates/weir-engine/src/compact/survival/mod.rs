@@ -4,7 +4,8 @@
 //!
 //! `rules`, `tasks`, `errors` and `edits` recognise one kind each. `room` shares the room among kinds
 //! and messages, so that no message crowds out another. `calls` pairs calls with their results, `outputs`
-//! recognises those of agents without tools, `shell` reads the files that commands write.
+//! recognises those of agents without tools, `shell` reads the files that commands write, `tools` knows tools
+//! by their names.
 
 mod calls;
 mod edits;
@@ -14,6 +15,7 @@ mod room;
 mod rules;
 mod shell;
 mod tasks;
+mod tools;
 mod words;
 
 use std::collections::BTreeSet;

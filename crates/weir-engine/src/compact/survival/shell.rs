@@ -11,9 +11,6 @@ const MOST_BYTES: usize = 64 << 10;
 const MOST_EDITS: usize = 16;
 /// Maximum length of a path.
 const PATH_BYTES: usize = 200;
-/// Parts of the names of tools that run commands. A command in a text has no name.
-const TOOLS: [&str; 9] =
-    ["bash", "shell", "exec", "command", "terminal", "run", "cmd", "console", "powershell"];
 /// Arguments that hold a command.
 const ARGUMENTS: [&str; 5] = ["command: ", "cmd: ", "script: ", "commands: ", "input: "];
 /// Programs whose output, if it goes into a file, is a text in the command.
@@ -66,11 +63,6 @@ pub(super) enum ShellEdit {
     File { path: Range<usize>, command: Range<usize>, text: Option<Range<usize>> },
     /// Patch, which names its files.
     Patch(Range<usize>),
-}
-
-/// Returns whether a tool with this name runs commands.
-pub(super) fn runs_commands(name: &str) -> bool {
-    name.is_empty() || TOOLS.iter().any(|tool| name.contains(tool))
 }
 
 /// Returns whether a result says that a command did not write.

@@ -10,6 +10,7 @@ use memchr::memchr_iter;
 use serde_json::value::RawValue;
 
 use super::calls::{Called, Calls};
+use super::tools::plain;
 use super::{marked, said, units_within};
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
@@ -23,8 +24,6 @@ const MOST_LISTS: usize = 256;
 const MOST_DONE: usize = 2 * MOST_TASKS;
 /// Maximum number of brackets at which a list may begin.
 const MOST_BRACKETS: usize = 8;
-/// Parts of the names of tools that write lists of tasks, without signs.
-const TOOLS: [&str; 5] = ["todowrite", "writetodo", "addtodo", "updateplan", "todolist"];
 /// Members of a record with the text of its task, with its state as a word, and with its state as a switch.
 const TEXTS: [&str; 8] =
     ["content", "step", "description", "title", "task", "text", "subject", "name"];
@@ -114,7 +113,7 @@ pub(super) fn outdated(subject: &Subject<'_>, tasks: &Tasks) -> BTreeSet<(usize,
 /// Finds all tasks.
 pub(super) fn tasks(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
     let mut of_tools = current(lists_of_tools(readings, calls));
-    let mut of_boxes = current(boxes(readings));
+    let mut of_boxes = current(boxes(readings, calls));
     // Each form corrects the other by equal texts; a list of a tool also replaces boxes of the agent.
     correct(&mut of_tools, &of_boxes);
     correct(&mut of_boxes, &of_tools);
@@ -171,7 +170,7 @@ fn lists_of_tools<'a>(
     readings: &'a [Rc<Reading>],
     calls: &'a Calls,
 ) -> impl Iterator<Item = List> + 'a {
-    let is_list = |call: &&Called| is_list(call.parts(readings).0) && !has_failed(readings, call);
+    let is_list = |call: &&Called| call.tool.lists_tasks && !has_failed(readings, call);
     calls.list.iter().rev().filter(is_list).map(|call| {
         let (_, arguments) = call.parts(readings);
         let is_partial = arguments.lines().any(|line| line.trim() == "merge: true");
@@ -181,11 +180,6 @@ fn lists_of_tools<'a>(
         }
         List { tasks, is_partial }
     })
-}
-
-fn is_list(name: &str) -> bool {
-    let plain = plain(name);
-    TOOLS.iter().any(|tool| plain.contains(tool)) || plain == "todos"
 }
 
 fn has_failed(readings: &[Rc<Reading>], call: &Called) -> bool {
@@ -231,14 +225,16 @@ fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
 }
 
 /// Returns the lists of boxes in texts, and in what the agent wrote into files, the newest first.
-fn boxes(readings: &[Rc<Reading>]) -> impl Iterator<Item = List> {
-    let of_block = |message: usize, block: &Block| {
+fn boxes<'a>(
+    readings: &'a [Rc<Reading>],
+    calls: &'a Calls,
+) -> impl Iterator<Item = List> + 'a {
+    let of_block = |message: usize, (index, block): (usize, &Block)| {
         let reading = &readings[message];
-        let is_text = match &block.kind {
-            BlockKind::Text => true,
-            BlockKind::Call { name, .. } if is_list(name) => return None,
-            BlockKind::Call { .. } => false,
-        };
+        let is_text = block.kind == BlockKind::Text;
+        if !is_text && calls.at(message, index).is_some_and(|call| call.tool.lists_tasks) {
+            return None;
+        }
         let tasks = boxes_of(reading, message, &block.span, !is_text);
         if tasks.is_empty() {
             return None;
@@ -252,7 +248,7 @@ fn boxes(readings: &[Rc<Reading>]) -> impl Iterator<Item = List> {
     let is_speaker =
         |message: &usize| matches!(readings[*message].role, Role::User | Role::Assistant);
     (0..readings.len()).rev().filter(is_speaker).flat_map(move |message| {
-        let blocks = readings[message].blocks.iter().rev();
+        let blocks = readings[message].blocks.iter().enumerate().rev();
         blocks.filter_map(|block| of_block(message, block)).collect::<Vec<List>>()
     })
 }
@@ -337,11 +333,10 @@ fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
     };
     for call in &calls.list {
         let (name, arguments) = call.parts(readings);
-        let name = plain(name);
-        if !name.starts_with("task") || has_failed(readings, call) {
+        if !call.tool.makes_tasks || has_failed(readings, call) {
             continue;
         }
-        match name.as_str() {
+        match plain(name).as_str() {
             "taskcreate" => {
                 let Some(text) = value(arguments, "subject") else { continue };
                 // "Task #3 created": the number names it later.
@@ -387,18 +382,6 @@ impl Shown {
         let mut own = self.0.iter().filter(|(shown, _)| !text.is_empty() && shown.contains(text));
         own.clone().next().is_some() && own.all(|(_, is_done)| !is_done)
     }
-}
-
-/// Returns a name in lower case and without signs.
-fn plain(name: &str) -> String {
-    let mut plain = String::with_capacity(name.len());
-    for letter in name.chars().filter(|letter| letter.is_alphanumeric()) {
-        match letter.is_ascii() {
-            true => plain.push(letter.to_ascii_lowercase()),
-            false => plain.extend(letter.to_lowercase()),
-        }
-    }
-    plain
 }
 
 /// Returns a task's text in lower case, without the marks around it.
