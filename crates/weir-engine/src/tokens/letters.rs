@@ -1,4 +1,4 @@
-//! Search for rows of lowercase ASCII letters, the content of most words, eight bytes at a time.
+//! Rows of ASCII letters, the content of most texts: found and put into lower case many bytes at a time.
 
 /// Returns the end of the row of lowercase ASCII letters at `at`.
 #[inline]
@@ -12,6 +12,41 @@ pub fn behind_small(bytes: &[u8], mut at: usize) -> usize {
     }
     let rest = bytes.get(at..).unwrap_or_default();
     at + rest.iter().take_while(|byte| byte.is_ascii_lowercase()).count()
+}
+
+/// Returns a text in lower case, as `str::to_lowercase` does. That is slow behind the first letter beyond
+/// ASCII.
+pub fn in_lower_case(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
+    // The one letter whose lower case depends on its neighbours.
+    if text.contains('Σ') {
+        return text.to_lowercase();
+    }
+    let mut lower = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (plain, wide) = rest.split_at(behind_ascii(rest.as_bytes()));
+        let start = lower.len();
+        lower.push_str(plain);
+        lower[start..].make_ascii_lowercase();
+        rest = wide.trim_start_matches(|letter: char| !letter.is_ascii());
+        let letters = wide[..wide.len() - rest.len()].chars();
+        lower.extend(letters.flat_map(char::to_lowercase));
+    }
+    lower
+}
+
+/// Returns the number of ASCII characters that a text begins with.
+fn behind_ascii(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk())
+        && u64::from_le_bytes(*chunk) & HIGH_BITS == 0
+    {
+        at += 8;
+    }
+    at + bytes[at..].iter().take_while(|byte| byte.is_ascii()).count()
 }
 
 /// Highest bit of each of eight bytes.
@@ -45,5 +80,24 @@ mod tests {
             }
         }
         assert_eq!(behind_small(b"abc", 3), 3);
+    }
+
+    #[test]
+    fn lower_case_is_that_of_the_standard_library() {
+        for text in [
+            "",
+            "ABC def",
+            "→ Ä",
+            "ÄÖÜ mit ẞ",
+            "İstanbul → X",
+            "ΟΔΟΣ, ΟΔΟΣΣ a",
+            "ſ K Å",
+            "日本 ABC\n",
+        ] {
+            assert_eq!(in_lower_case(text), text.to_lowercase(), "{text}");
+        }
+        let all: String = (0..=char::MAX as u32).filter_map(char::from_u32).collect();
+        let all = all.replace('Σ', "");
+        assert_eq!(in_lower_case(&all), all.to_lowercase());
     }
 }

@@ -7,6 +7,7 @@ use memchr::memmem;
 use regex::Regex;
 
 use crate::compact::message::reading::{BlockKind, Reading, Unit};
+use crate::tokens::letters::in_lower_case;
 use crate::wire::Role;
 
 /// Bytes of a unit that are searched, and the minimum size of one that says something.
@@ -78,7 +79,7 @@ static DECIDES: LazyLock<Regex> = LazyLock::new(|| {
 pub(crate) fn decisions(reading: &Reading) -> &[u32] {
     reading.findings.decisions.get_or_init(|| {
         // Most messages have no such word, and need no search of each unit.
-        if reading.role != Role::Assistant || !DECIDES.is_match(&reading.text.to_lowercase()) {
+        if reading.role != Role::Assistant || !DECIDES.is_match(&in_lower_case(&reading.text)) {
             return Box::default();
         }
         let all = (0..).zip(&reading.units);
@@ -90,7 +91,7 @@ fn decides(reading: &Reading, unit: &Unit) -> bool {
     let said = &reading.text[unit.span.clone()];
     reading.blocks[unit.block as usize].kind == BlockKind::Text
         && said.len() >= LEAST_BYTES
-        && DECIDES.is_match(&said[..said.floor_char_boundary(MOST_BYTES)].to_lowercase())
+        && DECIDES.is_match(&in_lower_case(&said[..said.floor_char_boundary(MOST_BYTES)]))
 }
 
 /// Returns whether a message is an assistant's without a call, or the code that agents without tools write

@@ -147,7 +147,7 @@ impl Lexicon {
                     last_holder: None,
                     is_member: false,
                     is_datum: false,
-                    is_path: reading.said(mention).contains('/'),
+                    is_path: mention.has_slash,
                     company: u32::MAX,
                     is_near_cited: false,
                     kind: mention.kind,
@@ -155,14 +155,12 @@ impl Lexicon {
                 });
             }
             let stats = &mut self.stats[id as usize];
-            let after = &reading.text.as_bytes()[mention.end as usize..];
-            stats.is_member |= matches!(after, [b'"' | b'\'', b':', ..]);
+            stats.is_member |= mention.names_member;
             if stats.seen_in == message {
                 continue;
             }
             stats.seen_in = message;
-            stats.is_datum |=
-                is_record && reading.said(mention).bytes().any(|byte| byte.is_ascii_digit());
+            stats.is_datum |= is_record && mention.has_digit;
             let was_taken_up = stats.is_taken_up();
             match reading.role {
                 Role::Assistant => stats.cited += 1,

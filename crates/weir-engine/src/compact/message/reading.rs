@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::units::units;
-use super::values::{ValueKind, values};
+use super::values::{Value, ValueKind, values};
 use crate::wire::message::Call;
 use crate::wire::{Message, Role, json};
 
@@ -85,6 +85,10 @@ pub struct Mention {
     pub start: u32,
     pub end: u32,
     pub kind: ValueKind,
+    pub has_digit: bool,
+    pub has_slash: bool,
+    /// Whether it is the name of a record's member.
+    pub names_member: bool,
 }
 
 /// Incremental reader of a message, text by text.
@@ -156,15 +160,26 @@ impl Reading {
     }
 
     fn index(&mut self) {
-        self.values = values(&self.text)
-            .into_iter()
-            .map(|value| Mention {
-                key: xxh3_64(&self.text.as_bytes()[value.start as usize..value.end as usize]),
+        let bytes = self.text.as_bytes();
+        let mention = |value: Value| {
+            let (said, behind) =
+                bytes[value.start as usize..].split_at((value.end - value.start) as usize);
+            let (mut has_digit, mut has_slash) = (false, false);
+            for byte in said {
+                has_digit |= byte.is_ascii_digit();
+                has_slash |= *byte == b'/';
+            }
+            Mention {
+                key: xxh3_64(said),
                 start: value.start,
                 end: value.end,
                 kind: value.kind,
-            })
-            .collect();
+                has_digit,
+                has_slash,
+                names_member: matches!(behind, [b'"' | b'\'', b':', ..]),
+            }
+        };
+        self.values = values(&self.text).into_iter().map(mention).collect();
         let mut first = 0;
         for (index, block) in self.blocks.iter().enumerate() {
             for span in units(&self.text[block.span.clone()]) {

@@ -81,7 +81,8 @@ impl Calls {
 
     /// Returns the call that a block holds.
     pub(super) fn at(&self, message: usize, block: usize) -> Option<&Called> {
-        let place = self.list.binary_search_by_key(&(message, block), |own| (own.message, own.block));
+        let place =
+            self.list.binary_search_by_key(&(message, block), |own| (own.message, own.block));
         self.list.get(place.ok()?)
     }
 

@@ -2,8 +2,9 @@
 //! since. The command may be a call, or stand in the text of an agent without tools. Pure.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
-use memchr::memmem;
+use regex::Regex;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::{Called, Calls};
@@ -12,6 +13,7 @@ use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::placeholder::exit_code;
 use crate::compact::message::reading::Reading;
+use crate::tokens::letters::in_lower_case;
 
 /// Maximum number of errors, and of lines of each.
 const MOST_ERRORS: usize = 3;
@@ -32,16 +34,11 @@ const OPENINGS: [&str; 9] = [
     "command failed",
     "assertionerror",
 ];
-/// Other words of such lines.
-const INSIDE: [&str; 7] = [
-    "error[",
-    "exception: ",
-    "error:",
-    "panicked at",
-    "command not found",
-    "no such file or directory",
-    "test result: failed",
-];
+/// Other words of such lines: one pass over a line instead of one for each.
+static INSIDE: LazyLock<Regex> = LazyLock::new(|| {
+    let words = r"error\[|exception: |error:|panicked at|command not found|no such file or directory|test result: failed";
+    Regex::new(words).expect("words are a pattern")
+});
 
 /// Returns the units of unresolved errors, each with its message: the head of the call, then the error.
 pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
@@ -93,11 +90,10 @@ fn error_lines(reading: &Reading) -> Vec<usize> {
 
 fn reports(line: &str) -> bool {
     let start = &line[..line.floor_char_boundary(240)];
-    let lower = start.trim_start().to_lowercase();
-    let has = |word: &&str| memmem::find(lower.as_bytes(), word.as_bytes()).is_some();
+    let lower = in_lower_case(start.trim_start());
     // A heading such as "errors:" says nothing of its own, and "Errors: 0 found" reports none.
     lower.contains(' ')
-        && (OPENINGS.iter().any(|opening| lower.starts_with(opening)) || INSIDE.iter().any(has))
+        && (OPENINGS.iter().any(|opening| lower.starts_with(opening)) || INSIDE.is_match(&lower))
         && !counts_none(&lower)
 }
 

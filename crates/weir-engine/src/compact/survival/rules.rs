@@ -30,8 +30,10 @@ const INSTRUCTION_FILES: [&str; 7] = [
     ".windsurfrules",
     "copilot-instructions.md",
 ];
-/// Headings of instruction files that agents put into a user's message.
-const HEADINGS: [&str; 3] = ["# AGENTS.md instructions", "# CLAUDE.md", "Contents of "];
+/// Headings of instruction files that agents put into a user's message, and the beginning of one with a
+/// file's name.
+const HEADINGS: [&str; 2] = ["# AGENTS.md instructions", "# CLAUDE.md"];
+const CONTENTS: &str = "Contents of ";
 
 /// Rules of one message.
 #[derive(Debug, Clone)]
@@ -144,15 +146,9 @@ fn instructions(text: &str) -> Vec<Range<usize>> {
         parts.push(start..end);
         ends[nth] = end;
     }
-    for heading in HEADINGS {
-        let is_heading = |at: &usize| {
-            let is_line = *at == 0 || text.as_bytes()[at - 1] == b'\n';
-            let named = || names_instructions(text[*at..].lines().next().unwrap_or_default());
-            is_line && (heading != "Contents of " || named())
-        };
-        let mut places = memmem::find_iter(text.as_bytes(), heading.as_bytes());
-        parts.extend(places.find(is_heading).map(|start| start..text.len()));
-    }
+    // The rest of the text behind a heading belongs to it.
+    let mut lines = std::iter::once(0).chain(memchr_iter(b'\n', text.as_bytes()).map(|at| at + 1));
+    parts.extend(lines.find(|at| is_heading(&text[*at..])).map(|start| start..text.len()));
     parts.sort_unstable_by_key(|part| part.start);
     let mut joined: Vec<Range<usize>> = Vec::new();
     for part in parts {
@@ -163,6 +159,13 @@ fn instructions(text: &str) -> Vec<Range<usize>> {
     }
     joined.truncate(MOST_RULES);
     joined
+}
+
+/// Returns whether a text begins with the heading of an instruction file.
+fn is_heading(text: &str) -> bool {
+    let line = || text.lines().next().unwrap_or_default();
+    HEADINGS.iter().any(|heading| text.starts_with(heading))
+        || (text.starts_with(CONTENTS) && names_instructions(line()))
 }
 
 fn names_instructions(text: &str) -> bool {

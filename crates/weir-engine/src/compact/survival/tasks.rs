@@ -225,10 +225,7 @@ fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
 }
 
 /// Returns the lists of boxes in texts, and in what the agent wrote into files, the newest first.
-fn boxes<'a>(
-    readings: &'a [Rc<Reading>],
-    calls: &'a Calls,
-) -> impl Iterator<Item = List> + 'a {
+fn boxes<'a>(readings: &'a [Rc<Reading>], calls: &'a Calls) -> impl Iterator<Item = List> + 'a {
     let of_block = |message: usize, (index, block): (usize, &Block)| {
         let reading = &readings[message];
         let is_text = block.kind == BlockKind::Text;

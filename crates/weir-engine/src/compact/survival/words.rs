@@ -3,7 +3,7 @@
 
 use memchr::memmem;
 
-use crate::tokens::letters::behind_small;
+use crate::tokens::letters::{behind_small, in_lower_case};
 
 /// Words of a sentence that are looked at, and bytes.
 const MOST_WORDS: usize = 160;
@@ -241,7 +241,7 @@ pub(super) fn obliges(line: &str) -> bool {
     if !begins_as_prose(text) {
         return false;
     }
-    let lower = in_lower_case(text);
+    let lower = plain_lower(text);
     let is_inside = || INSIDE.iter().any(|word| lower.contains(word));
     let obliges = (!lower.is_ascii() && is_inside()) || has_obliging_word(&lower);
     obliges && is_prose(text)
@@ -266,7 +266,7 @@ pub(super) fn advises(line: &str) -> bool {
     if !begins_as_prose(text) || !is_prose(text) {
         return false;
     }
-    let lower = in_lower_case(text);
+    let lower = plain_lower(text);
     let has = |wanted: &[&str]| Words::of(&lower).any(|word| wanted.contains(&word.text));
     let first = Words::of(&lower).next().map_or("", |word| word.text);
     VERBS.contains(&first)
@@ -279,11 +279,9 @@ pub(super) fn advises(line: &str) -> bool {
 }
 
 /// Returns a text in lower case, with plain apostrophes.
-fn in_lower_case(text: &str) -> String {
-    match text.is_ascii() {
-        true => text.to_ascii_lowercase(),
-        false => text.to_lowercase().replace('’', "'"),
-    }
+fn plain_lower(text: &str) -> String {
+    let lower = in_lower_case(text);
+    if lower.contains('’') { lower.replace('’', "'") } else { lower }
 }
 
 /// Word of a sentence.
@@ -454,7 +452,8 @@ fn is_prose(text: &str) -> bool {
         return false;
     }
     let (letters, all) = if text.is_ascii() {
-        let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || char::from(*byte).is_whitespace();
+        let is_letter =
+            |byte: &u8| byte.is_ascii_alphanumeric() || char::from(*byte).is_whitespace();
         (text.bytes().filter(is_letter).count(), text.len())
     } else {
         let is_letter = |letter: &char| letter.is_alphanumeric() || letter.is_whitespace();
