@@ -47,6 +47,8 @@ const OTHERS: [&str; 14] = [
     "replace_all",
     "description",
 ];
+/// Maximum length of these names.
+const MOST_NAME_BYTES: usize = 16;
 /// Parts of the names of tools that write files.
 const WRITERS: [&str; 8] =
     ["write", "edit", "create", "replace", "insert", "patch", "file", "update"];
@@ -147,7 +149,9 @@ fn arguments(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
     let mut open = None;
     let mut start = block.start;
     for line in text[block.clone()].split_inclusive('\n') {
-        let name = line.split_once(": ").map(|(name, _)| name);
+        let colon = line.bytes().take(MOST_NAME_BYTES + 1).position(|byte| byte == b':');
+        let colon = colon.filter(|at| line[at + 1..].starts_with(' '));
+        let name = colon.map(|at| &line[..at]);
         let is_new = name.is_some_and(|name| NEW.contains(&name));
         let is_other = name.is_some_and(|name| OTHERS.contains(&name));
         if is_new || is_other {

@@ -1,7 +1,7 @@
 //! Values in a text: names, paths, numbers and quoted words that a later message can refer to.
 //! Pure; reads one text at a time, independent of conversations.
 
-use memchr::{memchr_iter, memchr2, memchr3, memmem};
+use memchr::{memchr_iter, memchr2, memchr2_iter, memchr3, memmem};
 use unicode_normalization::char::is_combining_mark;
 
 use crate::tokens::letters::behind_small;
@@ -59,10 +59,6 @@ struct Finder<'a> {
     found: Vec<Value>,
 }
 
-fn is_run(byte: u8) -> bool {
-    RUN[usize::from(byte)] != 0
-}
-
 /// Classes of bytes in a run: lowercase letters and bytes beyond ASCII, digits, capitals, underscores,
 /// separators within a path or name, and all others. The last one marks bytes beyond ASCII.
 const SMALL: u8 = 1;
@@ -104,6 +100,41 @@ const PLAIN: [u8; 256] = {
     plain
 };
 
+/// Kind of a byte at which no run has begun.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Lowercase ASCII letter.
+    Small,
+    /// Other byte that can begin a run.
+    Run,
+    /// White space within a line.
+    Blank,
+    /// Sign that is part of no value.
+    Sign,
+    LineEnd,
+    Backslash,
+    Quote,
+}
+
+/// Kinds of all bytes.
+static KINDS: [Kind; 256] = {
+    let mut kinds = [Kind::Sign; 256];
+    let mut index = 0;
+    while index < 256 {
+        kinds[index] = match index as u8 {
+            b'a'..=b'z' => Kind::Small,
+            b' ' | b'\t' | b'\r' | b'\x0c' => Kind::Blank,
+            b'\n' => Kind::LineEnd,
+            b'\\' => Kind::Backslash,
+            b'"' | b'\'' | b'`' => Kind::Quote,
+            byte if RUN[byte as usize] != 0 => Kind::Run,
+            _ => Kind::Sign,
+        };
+        index += 1;
+    }
+    kinds
+};
+
 /// Whether a byte after lowercase letters ends a word that is no part of a value.
 const ENDS_WORD: [bool; 256] = {
     let mut ends = [false; 256];
@@ -127,39 +158,37 @@ impl Finder<'_> {
         // Whether the text has JSON inside a string of JSON.
         let mut nests = None;
         while let Some(byte) = self.bytes.get(at).copied() {
-            if byte.is_ascii_lowercase() {
-                // Most words: nothing of them is a value.
-                let end = behind_small(self.bytes, at);
-                if self.bytes.get(end).is_none_or(|next| ENDS_WORD[usize::from(*next)]) {
-                    at = end;
+            match KINDS[usize::from(byte)] {
+                Kind::Small => {
+                    // Most words: nothing of them is a value.
+                    let end = behind_small(self.bytes, at);
+                    let next = self.bytes.get(end);
+                    if next.is_none_or(|next| ENDS_WORD[usize::from(*next)]) {
+                        at = end + usize::from(next == Some(&b' '));
+                    } else {
+                        at = self.take_from(at, is_first);
+                    }
                     is_first = false;
-                    continue;
                 }
-            }
-            if is_run(byte) && self.is_letter(at) {
-                let (end, mut holds) = self.run_end(at);
-                if is_first && let Some(behind) = self.take_numbered_path(at, end, holds) {
-                    at = behind;
-                    holds = holds_of(&self.bytes[at..end]);
+                Kind::Run if self.is_letter(at) => {
+                    at = self.take_from(at, is_first);
+                    is_first = false;
                 }
-                if holds & !WIDE == SMALL {
-                    self.take_word(at, end);
-                } else if !is_first || !self.is_line_number(at, end) {
-                    self.take_run(at, end, holds);
+                Kind::Run => {
+                    at += self.text[at..].chars().next().map_or(1, char::len_utf8);
+                    is_first = false;
                 }
-                at = end;
-                is_first = false;
-                continue;
-            }
-            at += match byte {
-                // A run of them is skipped at once.
-                b' ' => 1 + self.bytes[at + 1..].iter().take_while(|own| **own == b' ').count(),
-                ..0x80 => 1,
-                _ => self.text[at..].chars().next().map_or(1, char::len_utf8),
-            };
-            match byte {
-                b'\n' => is_first = true,
-                b'\\' => {
+                Kind::Blank => at += 1,
+                Kind::Sign => {
+                    at += 1;
+                    is_first = false;
+                }
+                Kind::LineEnd => {
+                    at += 1;
+                    is_first = true;
+                }
+                Kind::Backslash => {
+                    at += 1;
                     let parts_paths = *parts_paths.get_or_insert_with(|| has_drive(self.text));
                     let is_escape = !parts_paths && is_escape(self.bytes, at);
                     is_first = is_escape && self.bytes[at] == b'n';
@@ -173,16 +202,33 @@ impl Finder<'_> {
                         at += 1;
                     }
                 }
-                b' ' | b'\t' | b'\r' | b'\x0c' => {}
-                b'"' | b'\'' | b'`' => {
+                Kind::Quote => {
+                    at += 1;
                     is_first = false;
                     if at > quoted_to {
                         quoted_to = self.take_quoted(at - 1).unwrap_or(quoted_to);
                     }
                 }
-                _ => is_first = false,
             }
         }
+    }
+
+    /// Records the values of the run at `start`, and returns its end. `is_first` says whether only white
+    /// space precedes it on its line.
+    #[inline]
+    fn take_from(&mut self, start: usize, is_first: bool) -> usize {
+        let mut start = start;
+        let (end, mut holds) = self.run_end(start);
+        if is_first && let Some(behind) = self.take_numbered_path(start, end, holds) {
+            start = behind;
+            holds = holds_of(&self.bytes[start..end]);
+        }
+        if holds & !WIDE == SMALL {
+            self.take_word(start, end);
+        } else if !is_first || !self.is_line_number(start, end) {
+            self.take_run(start, end, holds);
+        }
+        end
     }
 
     /// Returns the end of the run that begins at `start`, and the classes of its bytes.
@@ -327,10 +373,8 @@ impl Finder<'_> {
     /// Adds the last part of a path, and parts that look like identifiers.
     fn take_parts(&mut self, start: usize, end: usize, holds: u8) {
         let mut from = start;
-        for at in start..=end {
-            if at < end && !matches!(self.bytes[at], b'/' | b'.') {
-                continue;
-            }
+        let separators = memchr2_iter(b'/', b'.', &self.bytes[start..end]).map(|at| start + at);
+        for at in separators.chain([end]) {
             // A script without blanks has the unit at the number: `12.5米`.
             if holds & WIDE != 0 && self.is_decimal_point(at) {
                 continue;
@@ -411,7 +455,7 @@ impl Finder<'_> {
         }
         let text = &inside[..length];
         if QUOTED_BYTES.contains(&length) && !text[0].is_ascii_whitespace() {
-            let is_plain = text.iter().all(|byte| is_run(*byte));
+            let is_plain = text.iter().all(|byte| RUN[usize::from(*byte)] != 0);
             let kind = if is_plain { ValueKind::Name } else { ValueKind::Phrase };
             self.push(open + 1, open + 1 + length, kind);
         }
