@@ -37,7 +37,7 @@ use weir_engine::compact::policy::USUAL_CACHED_PERMILLE;
 use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
-use weir_engine::compact::source::{Readings, read_and_count, read_one};
+use weir_engine::compact::source::{ReadOne, Readings, count_and_search};
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
@@ -353,7 +353,7 @@ impl Draft {
             if !is_read {
                 return Ok((measure.fact(&message), None));
             }
-            let (fact, reading) = read_and_count(&message, &measure);
+            let (fact, reading) = count_and_search(&measure, &message);
             Ok((fact, Some(reading)))
         };
         let mut parsed = vec![None; request.messages.len()];
@@ -655,9 +655,10 @@ impl Known for AtHand<'_> {
         request: &Request<'_>,
         messages: &[usize],
         later: &[usize],
+        read: ReadOne,
     ) -> Vec<Reading> {
         let protocol = request.protocol;
-        let read = move |raw: &str| read_one(protocol, raw);
+        let read = move |raw: &str| read(protocol, raw);
         let mut ahead = self.ahead.borrow_mut();
         if ahead.is_none() && !later.is_empty() {
             let all = [messages, later].concat();

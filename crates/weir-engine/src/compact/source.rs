@@ -33,7 +33,7 @@ pub trait Source {
     /// Announces that these messages will be read, so that they can be read together.
     fn expect(&self, _messages: &[usize]) {}
 
-    /// Announces that the first `messages` messages will be read, and the others perhaps later.
+    /// Announces that a compaction will read the first `messages` messages, and the others perhaps later.
     fn expect_first(&self, _messages: usize) {}
 
     /// Reads the content of an earlier compaction's note.
@@ -70,25 +70,33 @@ pub trait Source {
 /// Readings of a request's messages, each made at most once.
 pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
 
-/// Function that reads many messages of a request, in order. It may begin to read those given second, which
-/// follow them and are perhaps wanted later.
-pub type ReadMany<'a> = dyn Fn(&[usize], &[usize]) -> Vec<Reading> + 'a;
+/// Function that reads many messages of a request by the given one, in order. It may begin to read those
+/// given second, which follow them and are perhaps wanted later.
+pub type ReadMany<'a> = dyn Fn(&[usize], &[usize], ReadOne) -> Vec<Reading> + 'a;
 
-/// Reads one message of a request, and searches it.
+/// Function that reads one message of a request.
+pub type ReadOne = fn(Protocol, &str) -> Reading;
+
+/// Reads one message of a request.
 pub fn read_one(protocol: Protocol, raw: &str) -> Reading {
     match protocol.read_message(raw) {
-        Ok(message) => searched(Reading::of(&message)),
+        Ok(message) => Reading::of(&message),
         Err(_) => Reading::of_text(Role::Other, ""),
     }
 }
 
-/// Counts `message`, reads and searches it; all share one decoding.
-pub fn read_and_count(message: &Message<'_>, measure: &Measure) -> (Fact, Reading) {
+/// Reads one message of a request for a compaction, and searches it. The compaction would do so itself, on
+/// one thread.
+pub fn read_and_search(protocol: Protocol, raw: &str) -> Reading {
+    searched(read_one(protocol, raw))
+}
+
+/// Counts a message and reads it for a compaction; both share one decoding.
+pub fn count_and_search(measure: &Measure, message: &Message<'_>) -> (Fact, Reading) {
     let (fact, reading) = measure.read(message);
     (fact, searched(reading))
 }
 
-/// Searches a message for what a compaction asks for. A compaction would do so itself, on one thread.
 fn searched(reading: Reading) -> Reading {
     excerpt::search(&reading);
     survival::search(&reading);
@@ -125,7 +133,7 @@ impl<'a> RequestSource<'a> {
     }
 
     /// Uses `readings` as storage and `read_many` to read many messages at once; it must read as
-    /// [`read_one`] does.
+    /// the function that it is given does.
     pub fn with_readings(self, readings: Rc<Readings>, read_many: &'a ReadMany<'a>) -> Self {
         Self { readings, read_many: Some(read_many), ..self }
     }
@@ -136,7 +144,7 @@ impl<'a> RequestSource<'a> {
     }
 
     /// Reads those of `messages` that are not read yet. Those of `later` are perhaps wanted later.
-    fn read_many(&self, mut messages: Vec<usize>, mut later: Vec<usize>) {
+    fn read_many(&self, mut messages: Vec<usize>, mut later: Vec<usize>, read: ReadOne) {
         let Some(read_many) = self.read_many else { return };
         let mut readings = self.readings.borrow_mut();
         readings.resize(self.messages.len(), None);
@@ -145,7 +153,7 @@ impl<'a> RequestSource<'a> {
         if messages.is_empty() {
             return;
         }
-        for (message, reading) in messages.iter().zip(read_many(&messages, &later)) {
+        for (message, reading) in messages.iter().zip(read_many(&messages, &later, read)) {
             readings[*message] = Some(Rc::new(reading));
         }
     }
@@ -178,11 +186,12 @@ impl Source for RequestSource<'_> {
     }
 
     fn expect(&self, messages: &[usize]) {
-        self.read_many(messages.to_vec(), Vec::new());
+        self.read_many(messages.to_vec(), Vec::new(), read_one);
     }
 
     fn expect_first(&self, messages: usize) {
-        self.read_many((0..messages).collect(), (messages..self.messages.len()).collect());
+        let (own, later) = ((0..messages).collect(), (messages..self.messages.len()).collect());
+        self.read_many(own, later, read_and_search);
     }
 
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {

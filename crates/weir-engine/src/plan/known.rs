@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::compact::reading::Reading;
-use crate::compact::source::{Readings, read_one};
+use crate::compact::source::{ReadOne, Readings};
 use crate::compact::summary::Space;
 use crate::compact::{Compactor, Fact, Measure, Summary};
 use crate::tokens::tools;
@@ -61,16 +61,16 @@ pub trait Known {
         Rc::default()
     }
 
-    /// Parses the contents of messages of `request`, in order. May share the work among threads, which may
-    /// go on with those of `later`: these follow, and are perhaps wanted later.
+    /// Parses the contents of messages of `request` by `read`, in order. May share the work among threads,
+    /// which may go on with those of `later`: these follow, and are perhaps wanted later.
     fn read_many(
         &self,
         request: &Request<'_>,
         messages: &[usize],
         _later: &[usize],
+        read: ReadOne,
     ) -> Vec<Reading> {
-        let read = |message: &usize| read_one(request.protocol, request.messages[*message]);
-        messages.iter().map(read).collect()
+        messages.iter().map(|message| read(request.protocol, request.messages[*message])).collect()
     }
 }
 

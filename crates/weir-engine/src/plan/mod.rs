@@ -23,6 +23,7 @@ use crate::compact::history::SummaryUse;
 use crate::compact::policy::clearing::Cleared;
 use crate::compact::recall::{Recall, recall};
 use crate::compact::report::Treatment;
+use crate::compact::source::ReadOne;
 use crate::compact::summary::Space;
 use crate::compact::{Compactor, Fact, Fate, Limits, Prefetch, RequestSource, Source, Zone};
 use crate::tokens::REPLY_PRIMING;
@@ -113,7 +114,9 @@ pub fn plan_with(
     known: &dyn Known,
 ) -> Result<Plan, PlanError> {
     let summary = |gone: &[usize], space: Space| summaries.summary(gone, space);
-    let read_many = |messages: &[usize], later: &[usize]| known.read_many(request, messages, later);
+    let read_many = |messages: &[usize], later: &[usize], read: ReadOne| {
+        known.read_many(request, messages, later, read)
+    };
     let source = RequestSource::new(request.protocol, &request.messages, options.measure.encoding)
         .with_readings(known.readings(), &read_many)
         .with_summaries(&summary);
