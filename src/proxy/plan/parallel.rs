@@ -129,6 +129,10 @@ pub(super) fn map<T: Send + 'static>(
     messages: &[&str],
     work: impl Fn(&str) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
+    let bytes: usize = messages.iter().map(|raw| raw.len()).sum();
+    if bytes < MIN_BYTES {
+        return messages.iter().map(|raw| work(raw)).collect();
+    }
     Ahead::new(places, body, messages, work).up_to(messages.len())
 }
 
