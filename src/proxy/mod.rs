@@ -2,6 +2,7 @@
 //! shows their order. Knows nothing of listeners or of how errors are rendered.
 
 pub mod admit;
+mod cache;
 pub mod compaction;
 pub mod conversations;
 pub mod error;

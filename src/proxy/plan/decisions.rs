@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use memchr::memmem;
-use moka::sync::Cache;
 use tokio::runtime::Handle;
 
+use crate::proxy::cache::Cache;
 use weir_engine::plan::Decisions;
 use weir_engine::wire::Protocol;
 use weir_store::{Entry, Kind, Life, SECRET_BYTES, Store, Tenant, now_ms};
@@ -96,9 +96,8 @@ impl DecisionRecords {
         Self {
             store,
             secret: blake3::derive_key("weir 2026-11 decisions", &secret),
-            known: Cache::builder()
-                .weigher(|_: &u128, _: &Known| ENTRY_BYTES)
-                .max_capacity(max_bytes)
+            known: Cache::builder(max_bytes)
+                .weigh(|_| ENTRY_BYTES)
                 // Shorter than in the store, so that its entries are renewed in time.
                 .time_to_live(Duration::from_millis(LIFETIME_MS / 4))
                 .build(),
@@ -135,7 +134,7 @@ impl DecisionRecords {
         }
         let end = *ends.last()?;
         if is_certain {
-            self.known.insert(end, own.clone());
+            self.known.insert(&end, own.clone());
         }
         let Known { key, thinks, decisions } = own;
         Some(Found { end, key, thinks, decisions })
@@ -148,7 +147,7 @@ impl DecisionRecords {
         let Begun { tenant, end, key, decisions, replaces } = begun;
         let remember = |decisions: &Arc<Decisions>| {
             let decisions = Some(Arc::clone(decisions));
-            self.known.insert(end, Known { key, thinks: true, decisions });
+            self.known.insert(&end, Known { key, thinks: true, decisions });
         };
         remember(&decisions);
         let (Some(store), Some(value)) = (&self.store, value(&decisions)) else { return false };

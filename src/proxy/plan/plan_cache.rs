@@ -4,12 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use moka::sync::Cache;
+use moka::sync;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::prefix_cache::PrefixCache;
 use crate::config::{self, SummaryMode};
+use crate::proxy::cache::Cache;
 use weir_engine::compact::{Compactor, Fact, Measure};
 use weir_engine::plan::Decisions;
 use weir_engine::wire::{Extra, Protocol, Request};
@@ -65,7 +66,8 @@ impl LastSent {
 /// nobody can make two contents share one; they never leave the process.
 pub(super) struct PlanCache {
     secret: [u8; 192],
-    facts: Cache<u128, Fact>,
+    /// The one cache that is asked for each message.
+    facts: sync::Cache<u128, Fact>,
     extras: Cache<u128, u64>,
     states: Cache<u128, Remembered>,
     pub prefixes: PrefixCache,
@@ -110,21 +112,17 @@ impl PlanCache {
         getrandom::fill(&mut secret).expect("the operating system gives random bytes");
         Self {
             secret,
-            facts: Cache::builder()
+            facts: sync::Cache::builder()
                 .weigher(|_: &u128, _: &Fact| ENTRY_BYTES)
                 .max_capacity(limits.counts_bytes)
                 .build(),
-            extras: Cache::builder()
-                .weigher(|_: &u128, _: &u64| ENTRY_BYTES)
-                .max_capacity(limits.counts_bytes / 16)
-                .build(),
-            states: Cache::builder()
-                .weigher(|_: &u128, remembered: &Remembered| {
+            extras: Cache::builder(limits.counts_bytes / 16).weigh(|_| ENTRY_BYTES).build(),
+            states: Cache::builder(limits.folds_bytes)
+                .weigh(|remembered: &Remembered| {
                     u32::try_from(remembered.state.memory_bytes())
                         .unwrap_or(u32::MAX)
                         .saturating_add(ENTRY_BYTES)
                 })
-                .max_capacity(limits.folds_bytes)
                 .build(),
             prefixes: PrefixCache::new(secret, limits.folds_bytes / 8),
             lookups: Lookups::default(),
@@ -133,10 +131,10 @@ impl PlanCache {
 
     /// Returns the figures of all caches.
     pub(super) fn figures(&self) -> [CacheFigures; 3] {
-        let counts_bytes = self.facts.weighted_size() + self.extras.weighted_size();
+        let counts_bytes = self.facts.weighted_size() + self.extras.weight();
         [
             CacheFigures::new("counts", None, counts_bytes),
-            CacheFigures::new("plans", Some(&self.lookups), self.states.weighted_size()),
+            CacheFigures::new("plans", Some(&self.lookups), self.states.weight()),
             self.prefixes.figures(),
         ]
     }
@@ -161,7 +159,7 @@ impl PlanCache {
     }
 
     pub(super) fn keep_extra(&self, key: u128, tokens: u64) {
-        self.extras.insert(key, tokens);
+        self.extras.insert(&key, tokens);
     }
 
     /// Returns the compaction state of the longest prefix of the conversation with which a request
@@ -185,9 +183,9 @@ impl PlanCache {
         let earlier = earlier_messages.and_then(|messages| messages.checked_sub(1));
         let earlier = earlier.and_then(|index| chain.ends.get(index));
         let oldest = earlier.and_then(|earlier| self.states.get(earlier)?.before);
-        self.states.insert(*end, Remembered { before: earlier.copied(), ..state });
+        self.states.insert(end, Remembered { before: earlier.copied(), ..state });
         if let Some(oldest) = oldest {
-            self.states.invalidate(&oldest);
+            self.states.remove(&oldest);
         }
     }
 

@@ -5,10 +5,10 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use moka::sync::Cache;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::plan_cache::{CacheFigures, Lookups};
+use crate::proxy::cache::Cache;
 use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
 use weir_store::Tenant;
 
@@ -99,17 +99,17 @@ impl Hashed {
 impl PrefixCache {
     /// Creates a cache of at most `max_bytes`.
     pub(super) fn new(secret: [u8; 192], max_bytes: u64) -> Self {
-        let weight = |_: &u128, known: &Arc<[Arc<Known>]>| {
+        let weigh = |known: &Arc<[Arc<Known>]>| {
             let bytes = known.iter().map(|own| ENTRY_BYTES + own.memory_bytes());
             u32::try_from(bytes.sum::<usize>()).unwrap_or(u32::MAX)
         };
-        let known = Cache::builder().weigher(weight).max_capacity(max_bytes).build();
+        let known = Cache::builder(max_bytes).weigh(weigh).build();
         Self { secret, known, lookups: Lookups::default() }
     }
 
     /// Returns its figures.
     pub(super) fn figures(&self) -> CacheFigures {
-        CacheFigures::new("prefixes", Some(&self.lookups), self.known.weighted_size())
+        CacheFigures::new("prefixes", Some(&self.lookups), self.known.weight())
     }
 
     /// Looks up the longest known prefix of `body`; `None` if a body is too short to be worth it.
@@ -176,7 +176,7 @@ impl PrefixCache {
                 all.push(Arc::clone(own));
             }
         }
-        self.known.insert(key, all.into());
+        self.known.insert(&key, all.into());
     }
 
     /// Returns the hash of a message of `request`, which was looked up, if an earlier request had the

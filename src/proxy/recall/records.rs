@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use memchr::memmem;
-use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 
 use super::said::Said;
+use crate::proxy::cache::Cache;
 use weir_engine::compact::recall::lookup::{LEAST_ANSWER_BYTES, Lookup, MAX_ANSWER_BYTES, NO_MORE};
 use weir_engine::wire::recall_tool::{Call, Round, ToolResult, Withheld, appended, inserted};
 use weir_engine::wire::splice::without_member;
@@ -218,13 +218,12 @@ impl RecallRecords {
     /// Creates the records in `store`.
     pub fn new(store: Store) -> Self {
         let secret = blake3::derive_key("weir 2026-11 recalls", &store.secret());
-        let weigh = |_: &Key, known: &Option<Arc<Known>>| {
+        let weigh = |known: &Option<Arc<Known>>| {
             let bytes = ENTRY_BYTES + known.as_ref().map_or(0, |known| known.most_bytes());
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
-        let known = Cache::builder()
-            .weigher(weigh)
-            .max_capacity(CACHE_BYTES)
+        let known = Cache::builder(CACHE_BYTES)
+            .weigh(weigh)
             // Shorter than in the store, so that its entries are renewed in time.
             .time_to_live(Duration::from_millis(LIFETIME_MS / 4))
             .build();
@@ -280,7 +279,7 @@ impl RecallRecords {
         for ((place, key), value) in unknown.into_iter().zip(values) {
             let known = value.and_then(|value| read(&value)).map(known);
             found.extend(known.clone().map(|known| (place, known)));
-            self.known.insert(key, known);
+            self.known.insert(&key, known);
         }
         looked.add(found);
     }
@@ -303,7 +302,7 @@ impl RecallRecords {
             Ok(Ok(mut first)) => first.pop().and_then(|first| read(&first)),
             _ => None,
         };
-        self.known.insert(key, Some(known(first.unwrap_or(recalled))));
+        self.known.insert(&key, Some(known(first.unwrap_or(recalled))));
     }
 
     /// Returns the key of a conversation before its first message.

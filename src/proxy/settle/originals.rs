@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use moka::sync::Cache;
 use tokio::sync::{Semaphore, watch};
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
 use crate::config;
+use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::{Fate, is_reference, reference};
 use weir_engine::wire::{Protocol, Request};
@@ -81,8 +81,7 @@ impl Originals {
             store,
             kind: Kind { name: "original", max_bytes: context.originals_max_bytes },
             lifetime_ms,
-            saved: Cache::builder()
-                .max_capacity(MAX_REMEMBERED)
+            saved: Cache::builder(MAX_REMEMBERED)
                 .time_to_live(Duration::from_millis(lifetime_ms / 2))
                 .build(),
             secret,
@@ -162,7 +161,7 @@ impl Originals {
             key[..16].copy_from_slice(&tenant.0);
             key[16..].copy_from_slice(&xxh3_128_with_secret(raw, &self.secret).to_le_bytes());
             let mark = xxh3_128_with_secret(&key, &self.secret);
-            if self.saved.contains_key(&mark) || new_bytes + raw.len() > max_bytes {
+            if self.saved.contains(&mark) || new_bytes + raw.len() > max_bytes {
                 continue;
             }
             let Ok(text) = std::str::from_utf8(raw) else { continue };
@@ -189,7 +188,7 @@ impl Originals {
             let (marks, entries): (Vec<_>, Vec<_>) = new.into_iter().unzip();
             store.put(tenant, self.kind, entries, now_ms()).await?;
             for mark in marks {
-                self.saved.insert(mark, ());
+                self.saved.insert(&mark, ());
             }
             new = rest;
         }

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use moka::Expiry;
-use moka::sync::Cache;
 use tokio::time::Instant;
 
+use crate::proxy::cache::Cache;
 use crate::upstream::breaker::{Breaker, Permit};
 use weir_store::Tenant;
 
@@ -20,7 +19,7 @@ const MOST_BREAKERS: u64 = 10_000;
 pub(super) struct AllBreakers {
     /// By the summariser's name: one for each tenant if callers' own credentials are sent, else one
     /// for all.
-    summarisers: Cache<(Tenant, Arc<str>, Duration), Arc<Breaker>>,
+    summarisers: Cache<(Tenant, (Arc<str>, Duration)), Arc<Breaker>>,
     contents: Cache<(Tenant, Duration), Arc<Breaker>>,
 }
 
@@ -28,8 +27,8 @@ impl AllBreakers {
     /// Creates an empty set.
     pub(super) fn new() -> Self {
         Self {
-            summarisers: Cache::builder().max_capacity(MOST_BREAKERS).expire_after(Idle).build(),
-            contents: Cache::builder().max_capacity(MOST_BREAKERS).expire_after(Idle).build(),
+            summarisers: Cache::builder(MOST_BREAKERS).time_to_idle(idle).build(),
+            contents: Cache::builder(MOST_BREAKERS).time_to_idle(idle).build(),
         }
     }
 
@@ -43,36 +42,16 @@ impl AllBreakers {
         let new = || Arc::new(Breaker::new(MOST_FAILURES, pause));
         let (whose, name) = summariser;
         Breakers {
-            summariser: self.summarisers.get_with((whose, name, pause), new),
-            content: self.contents.get_with((tenant, pause), new),
+            summariser: self.summarisers.get_with(&(whose, (name, pause)), new),
+            content: self.contents.get_with(&(tenant, pause), new),
         }
     }
 }
 
-/// Forgets a breaker that nobody used for several pauses. It must outlive its pause, or the pause
-/// would end early.
-struct Idle;
-
-impl<K> Expiry<K, Arc<Breaker>> for Idle {
-    fn expire_after_create(
-        &self,
-        _: &K,
-        breaker: &Arc<Breaker>,
-        _: std::time::Instant,
-    ) -> Option<Duration> {
-        Some(breaker.pause().saturating_mul(4))
-    }
-
-    fn expire_after_read(
-        &self,
-        _: &K,
-        breaker: &Arc<Breaker>,
-        _: std::time::Instant,
-        _: Option<Duration>,
-        _: std::time::Instant,
-    ) -> Option<Duration> {
-        Some(breaker.pause().saturating_mul(4))
-    }
+/// Returns how long a breaker is kept that nobody uses: several pauses. It must outlive its pause, or the
+/// pause would end early.
+fn idle(breaker: &Arc<Breaker>) -> Duration {
+    breaker.pause().saturating_mul(4)
 }
 
 /// Breakers that must be closed for a call on behalf of one caller.

@@ -6,10 +6,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use moka::sync::Cache;
 use tokio::sync::{Semaphore, watch};
 
 use super::keys::Key;
+use crate::proxy::cache::Cache;
 
 /// Maximum pieces of work running or waiting for a slot; more are not started.
 const MOST_UNDER_WAY: usize = 1024;
@@ -53,7 +53,7 @@ impl Flights {
         Arc::new(Self {
             under_way: Mutex::default(),
             places: Semaphore::new(most),
-            failed: Cache::builder().max_capacity(MOST_FAILED).time_to_live(FAILED_FOR).build(),
+            failed: Cache::builder(MOST_FAILED).time_to_live(FAILED_FOR).build(),
         })
     }
 
@@ -127,7 +127,7 @@ struct Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.has_failed {
-            self.flights.failed.insert(self.start, self.part);
+            self.flights.failed.insert(&self.start, self.part);
         }
         let mut list = self.flights.list();
         if let Some(own) = list.get_mut(&self.start) {

@@ -118,7 +118,7 @@ impl Summaries {
     /// Records that the upstream accepted a request of this caller.
     pub fn note_taken(&self, caller: &Caller) {
         if self.lends_key(caller) {
-            self.state.proved.insert(caller.tenant, ());
+            self.state.proved.insert(&caller.tenant, ());
         }
     }
 
@@ -138,7 +138,7 @@ impl Summaries {
         deadline: Instant,
     ) {
         let caller = &requester.caller;
-        if self.lends_key(caller) && !self.state.proved.contains_key(&caller.tenant) {
+        if self.lends_key(caller) && !self.state.proved.contains(&caller.tenant) {
             return;
         }
         let Some(landing) = self.begin(wanted, body, requester, None) else { return };

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use moka::sync::Cache;
 
 use super::keys::Key;
 use crate::config::Summaries;
+use crate::proxy::cache::Cache;
 use weir_engine::compact::summary::Summary;
 use weir_store::{Entry, Kind, Life, Store, StoreError, Tenant, now_ms};
 
@@ -83,22 +83,20 @@ impl Records {
         Self {
             store,
             lifetime_ms: settings.lifetime_ms,
-            status: Cache::builder()
-                .weigher(move |_: &Key, status: &Status| match status {
+            status: Cache::builder(settings.cache_bytes / 2)
+                .weigh(move |status| match status {
                     Status::Extract => weight(0),
                     Status::Summary(summary) => weight(summary.text.len()),
                 })
-                .max_capacity(settings.cache_bytes / 2)
                 // Shorter than in the store, so that its entries are renewed in time.
                 .time_to_live(lifetime / 4)
                 .build(),
-            unsettled: Cache::builder().max_capacity(MOST_UNSETTLED).time_to_live(lifetime).build(),
-            ready: Cache::builder()
-                .weigher(move |_: &Key, ready: &Arc<[Ready]>| {
+            unsettled: Cache::builder(MOST_UNSETTLED).time_to_live(lifetime).build(),
+            ready: Cache::builder(settings.cache_bytes / 2)
+                .weigh(move |ready: &Arc<[Ready]>| {
                     let own = |ready: &Ready| ready.summary.text.len() + ENTRY_BYTES;
                     weight(ready.iter().map(own).sum())
                 })
-                .max_capacity(settings.cache_bytes / 2)
                 .time_to_live(lifetime)
                 .build(),
             keeping: Mutex::default(),
@@ -127,7 +125,7 @@ impl Records {
         };
         Found::count(&self.found.in_store);
         let status = self.read_status(&value);
-        self.status.insert(*span, status.clone());
+        self.status.insert(span, status.clone());
         Ok(Some(status))
     }
 
@@ -142,19 +140,19 @@ impl Records {
         span: &Key,
         wanted: Status,
     ) -> (Status, bool) {
-        let wanted = if self.unsettled.contains_key(span) { Status::Extract } else { wanted };
+        let wanted = if self.unsettled.contains(span) { Status::Extract } else { wanted };
         let value = status_bytes(&wanted);
         let entry = self.entry(span, value);
         let written =
             self.store.put_if_absent(tenant, self.status_kind, vec![entry], now_ms()).await;
         let Ok(Some(value)) = written.map(|mut values| values.pop()) else {
             Found::count(&self.found.failures);
-            self.unsettled.insert(*span, ());
+            self.unsettled.insert(span, ());
             return (Status::Extract, false);
         };
         let status = self.read_status(&value);
-        self.unsettled.invalidate(span);
-        self.status.insert(*span, status.clone());
+        self.unsettled.remove(span);
+        self.status.insert(span, status.clone());
         (status, true)
     }
 
@@ -212,7 +210,7 @@ impl Records {
             }
         }
         let all: Arc<[Ready]> = all.into();
-        self.ready.insert(*start, Arc::clone(&all));
+        self.ready.insert(start, Arc::clone(&all));
         all
     }
 

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use moka::sync::Cache;
 use tokio::sync::Semaphore;
 
 use super::breakers::AllBreakers;
@@ -13,6 +12,7 @@ use super::counts::Counts;
 use super::flights::Flights;
 use super::records::Records;
 use crate::config;
+use crate::proxy::cache::Cache;
 use weir_store::ledger::DAY_MS;
 use weir_store::{Store, Tenant};
 
@@ -43,7 +43,7 @@ impl SummaryState {
             flights: Flights::new(settings.max_concurrent),
             breakers: AllBreakers::new(),
             cap: Cap::default(),
-            proved: Cache::builder().max_capacity(MOST_PROVED).time_to_idle(PROVED_FOR).build(),
+            proved: Cache::builder(MOST_PROVED).time_to_idle(|()| PROVED_FOR).build(),
             room: Arc::new(Semaphore::new(ROOM_KIB)),
             counts: Counts::default(),
         }

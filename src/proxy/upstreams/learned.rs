@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Learning;
+use crate::proxy::cache::Cache;
 use crate::proxy::plan::shared::shown;
 use crate::proxy::plan::{Job, Planned};
 use crate::proxy::upstreams::learned_store::{self, LearnedStore, Stored};
@@ -255,7 +255,7 @@ impl Learned {
     /// Takes a sample, and moves the ratio if necessary.
     fn sample(self: &Arc<Self>, account: Tenant, model: String, sample: Sample) {
         let place = (account, model);
-        let samples = self.samples.get_with(place.clone(), Default::default);
+        let samples = self.samples.get_with(&place, Default::default);
         let (_, model) = place;
         let Ok(mut samples) = samples.lock() else { return };
         let current = self.ratios.find(account, &model);

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use moka::sync::Cache;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::proxy::cache::Cache;
 use weir_store::Tenant;
 use weir_store::{Entry, Kind, MAX_KEY_BYTES, Store, StoreError, now_ms};
 
@@ -66,7 +66,7 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> LearnedStor
             held => {
                 let held = self.reread(account, model, now_ms, held);
                 let value = held.value;
-                self.known.insert(place, held);
+                self.known.insert(&place, held);
                 value
             }
         };
@@ -121,7 +121,7 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> LearnedStor
         let expires_ms = now_ms().saturating_add(self.lifetime_ms);
         let held =
             Held { value: Some((value, expires_ms)), is_stored: false, read_at: Instant::now() };
-        self.known.insert((account, model.to_owned()), held);
+        self.known.insert(&(account, model.to_owned()), held);
     }
 
     /// Keeps a value in the store.
@@ -140,7 +140,7 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> LearnedStor
         }
         let place = (account, model.to_owned());
         if let Some(held) = self.known.get(&place) {
-            self.known.insert(place, Held { is_stored: true, ..held });
+            self.known.insert(&place, Held { is_stored: true, ..held });
         }
     }
 

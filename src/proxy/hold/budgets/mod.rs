@@ -8,9 +8,8 @@ mod report;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use moka::sync::Cache;
-
 use crate::config::{Config, OnFailure};
+use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::events::Events;
 use crate::proxy::hold::account::new_id;
@@ -235,7 +234,7 @@ impl Budgets {
         if applied.is_empty() {
             return Ok(self.unheld(id, begun_ms, owner));
         }
-        let outputs = self.outputs.get_with((tenant, owner.model.clone()), Arc::default);
+        let outputs = self.outputs.get_with(&(tenant, owner.model.clone()), Arc::default);
         let usual = outputs.lock().unwrap_or_else(PoisonError::into_inner).nearly_all();
         let ask = ask(usual);
         let patience = Duration::from_millis(self.config.budgets.wait_ms);

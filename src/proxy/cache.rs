@@ -1,0 +1,238 @@
+//! Bounded caches of any types. Each is a moka cache; all have the same types inside, so moka is compiled
+//! once for them. One for each pair of types took a fifth of the compilation of this crate.
+
+use std::any::Any;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use moka::Expiry;
+use moka::sync;
+
+use weir_store::Tenant;
+
+/// Values by key, at most so many or of so much weight. Those that are used least leave first.
+pub(super) struct Cache<K, V> {
+    entries: sync::Cache<u128, Entry>,
+    hasher: RandomState,
+    weigh: Box<Weigh<V>>,
+    idle: Option<fn(&V) -> Duration>,
+    keys: PhantomData<fn(K)>,
+}
+
+/// Function that returns the weight of a value.
+type Weigh<V> = dyn Fn(&V) -> u32 + Send + Sync;
+
+/// Value of any type.
+#[derive(Clone)]
+struct Entry {
+    value: Arc<dyn Any + Send + Sync>,
+    weight: u32,
+    idle: Option<Duration>,
+}
+
+/// Key of a cache.
+pub(super) trait Key {
+    /// Returns what identifies it: its bytes if they are as many and cannot be chosen, else a hash with a
+    /// secret seed.
+    fn identity(&self, hasher: &RandomState) -> u128;
+}
+
+/// Hash under a secret.
+impl Key for u128 {
+    fn identity(&self, _: &RandomState) -> u128 {
+        *self
+    }
+}
+
+/// Longer hash under a secret, of which half suffices.
+impl Key for [u8; 32] {
+    fn identity(&self, _: &RandomState) -> u128 {
+        let (half, _) = self.as_chunks::<16>();
+        u128::from_le_bytes(half[0])
+    }
+}
+
+impl Key for Tenant {
+    fn identity(&self, _: &RandomState) -> u128 {
+        u128::from_le_bytes(self.0)
+    }
+}
+
+/// Key of a tenant with more.
+impl<T: Hash> Key for (Tenant, T) {
+    fn identity(&self, hasher: &RandomState) -> u128 {
+        let half = |number: u8| u128::from(hasher.hash_one((number, self)));
+        half(0) << 64 | half(1)
+    }
+}
+
+impl<K: Key, V: Clone + Send + Sync + 'static> Cache<K, V> {
+    /// Creates a cache of at most so many values.
+    pub(super) fn new(most: u64) -> Self {
+        Self::builder(most).build()
+    }
+
+    /// Begins to create a cache of at most so many values, or of this weight if they are weighed.
+    pub(super) fn builder(most: u64) -> Builder<K, V> {
+        let builder = sync::Cache::builder().max_capacity(most);
+        Builder { builder, weigh: Box::new(|_| 1), idle: None, keys: PhantomData }
+    }
+
+    pub(super) fn get(&self, key: &K) -> Option<V> {
+        self.entries.get(&key.identity(&self.hasher)).and_then(value)
+    }
+
+    /// Returns the value of `key`, which `new` returns the first time.
+    pub(super) fn get_with(&self, key: &K, new: impl Fn() -> V) -> V {
+        let entry = self.entries.get_with(key.identity(&self.hasher), || self.entry(new()));
+        value(entry).unwrap_or_else(new)
+    }
+
+    pub(super) fn contains(&self, key: &K) -> bool {
+        self.entries.contains_key(&key.identity(&self.hasher))
+    }
+
+    pub(super) fn insert(&self, key: &K, value: V) {
+        self.entries.insert(key.identity(&self.hasher), self.entry(value));
+    }
+
+    pub(super) fn remove(&self, key: &K) {
+        self.entries.invalidate(&key.identity(&self.hasher));
+    }
+
+    /// Returns the weight of all values, as far as it is known.
+    pub(super) fn weight(&self) -> u64 {
+        self.entries.weighted_size()
+    }
+
+    fn entry(&self, value: V) -> Entry {
+        let (weight, idle) = ((self.weigh)(&value), self.idle.map(|idle| idle(&value)));
+        Entry { value: Arc::new(value), weight, idle }
+    }
+}
+
+/// Returns the value of an entry, which is of the type of its cache.
+fn value<V: Clone + 'static>(entry: Entry) -> Option<V> {
+    entry.value.downcast_ref::<V>().cloned()
+}
+
+impl<K, V> fmt::Debug for Cache<K, V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Cache").finish_non_exhaustive()
+    }
+}
+
+/// Cache to be created.
+pub(super) struct Builder<K, V> {
+    builder: sync::CacheBuilder<u128, Entry, sync::Cache<u128, Entry>>,
+    weigh: Box<Weigh<V>>,
+    idle: Option<fn(&V) -> Duration>,
+    keys: PhantomData<fn(K)>,
+}
+
+impl<K: Key, V> Builder<K, V> {
+    /// Bounds the weight of all values, as `weigh` returns it, instead of their number.
+    pub(super) fn weigh(self, weigh: impl Fn(&V) -> u32 + Send + Sync + 'static) -> Self {
+        let builder = self.builder.weigher(|_, entry| entry.weight);
+        Self { builder, weigh: Box::new(weigh), ..self }
+    }
+
+    /// Drops each value so long after it was inserted.
+    pub(super) fn time_to_live(self, lifetime: Duration) -> Self {
+        Self { builder: self.builder.time_to_live(lifetime), ..self }
+    }
+
+    /// Drops each value after a time without use, which `idle` returns.
+    pub(super) fn time_to_idle(self, idle: fn(&V) -> Duration) -> Self {
+        Self { builder: self.builder.expire_after(Idle), idle: Some(idle), ..self }
+    }
+
+    pub(super) fn build(self) -> Cache<K, V> {
+        let Self { builder, weigh, idle, keys } = self;
+        Cache { entries: builder.build(), hasher: RandomState::new(), weigh, idle, keys }
+    }
+}
+
+/// Expiry by the time without use.
+struct Idle;
+
+impl Expiry<u128, Entry> for Idle {
+    fn expire_after_create(&self, _: &u128, entry: &Entry, _: Instant) -> Option<Duration> {
+        entry.idle
+    }
+
+    fn expire_after_read(
+        &self,
+        _: &u128,
+        entry: &Entry,
+        _: Instant,
+        _: Option<Duration>,
+        _: Instant,
+    ) -> Option<Duration> {
+        entry.idle
+    }
+
+    fn expire_after_update(
+        &self,
+        _: &u128,
+        entry: &Entry,
+        _: Instant,
+        _: Option<Duration>,
+    ) -> Option<Duration> {
+        entry.idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_by_their_whole_key() {
+        let cache: Cache<(Tenant, String), Arc<str>> = Cache::new(100);
+        let key = |tenant, name: &str| (Tenant([tenant; 16]), name.to_owned());
+        cache.insert(&key(1, "a"), "one".into());
+        assert_eq!(cache.get(&key(1, "a")).as_deref(), Some("one"));
+        assert_eq!((cache.get(&key(2, "a")), cache.get(&key(1, "b"))), (None, None));
+        assert_eq!(&*cache.get_with(&key(1, "a"), || "other".into()), "one");
+        assert_eq!(&*cache.get_with(&key(2, "a"), || "two".into()), "two");
+        assert!(cache.contains(&key(2, "a")));
+        cache.remove(&key(2, "a"));
+        assert!(!cache.contains(&key(2, "a")));
+        for (first, second) in [([1; 32], [2; 32])] {
+            let cache: Cache<[u8; 32], u8> = Cache::new(9);
+            cache.insert(&first, 1);
+            assert_eq!((cache.get(&first), cache.get(&second)), (Some(1), None));
+        }
+    }
+
+    #[test]
+    fn weight_is_bounded() {
+        let builder: Builder<u128, Vec<u8>> = Cache::builder(1000);
+        let cache = builder.weigh(|value| value.len() as u32).build();
+        for key in 0..100_u128 {
+            cache.insert(&key, vec![0; 100]);
+            cache.entries.run_pending_tasks();
+        }
+        assert!((1..=1000).contains(&cache.weight()), "{}", cache.weight());
+        cache.insert(&7, vec![0; 1001]);
+        cache.entries.run_pending_tasks();
+        assert_eq!(cache.get(&7), None);
+    }
+
+    #[test]
+    fn values_end_with_their_time() {
+        let cache: Cache<Tenant, ()> = Cache::builder(9).time_to_live(Duration::ZERO).build();
+        cache.insert(&Tenant([1; 16]), ());
+        assert!(!cache.contains(&Tenant([1; 16])));
+        let idle = |lifetime_s: &u64| Duration::from_secs(*lifetime_s);
+        let cache: Cache<u128, u64> = Cache::builder(9).time_to_idle(idle).build();
+        cache.insert(&1, 0);
+        cache.insert(&2, 1000);
+        assert_eq!((cache.get(&1), cache.get(&2)), (None, Some(1000)));
+    }
+}
