@@ -130,6 +130,7 @@ pub(super) fn map<T: Send + 'static>(
     work: impl Fn(&str) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let bytes: usize = messages.iter().map(|raw| raw.len()).sum();
+    // Before another thread could begin, the caller has finished.
     if bytes < MIN_BYTES {
         return messages.iter().map(|raw| work(raw)).collect();
     }

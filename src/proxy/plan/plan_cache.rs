@@ -66,7 +66,7 @@ impl LastSent {
 /// nobody can make two contents share one; they never leave the process.
 pub(super) struct PlanCache {
     secret: [u8; 192],
-    /// The one cache that is asked for each message.
+    /// Looked up for each message of a request, so its values are not boxed as those of [`Cache`].
     facts: sync::Cache<u128, Fact>,
     extras: Cache<u128, u64>,
     states: Cache<u128, Remembered>,

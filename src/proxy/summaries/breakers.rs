@@ -19,9 +19,12 @@ const MOST_BREAKERS: u64 = 10_000;
 pub(super) struct AllBreakers {
     /// By the summariser's name: one for each tenant if callers' own credentials are sent, else one
     /// for all.
-    summarisers: Cache<(Tenant, (Arc<str>, Duration)), Arc<Breaker>>,
+    summarisers: Cache<(Tenant, Summariser), Arc<Breaker>>,
     contents: Cache<(Tenant, Duration), Arc<Breaker>>,
 }
+
+/// Name of a summariser, and the pause after its failures.
+type Summariser = (Arc<str>, Duration);
 
 impl AllBreakers {
     /// Creates an empty set.

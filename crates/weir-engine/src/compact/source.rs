@@ -70,8 +70,8 @@ pub trait Source {
 /// Readings of a request's messages, each made at most once.
 pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
 
-/// Function that reads many messages of a request by the given one, in order. It may begin to read those
-/// given second, which follow them and are perhaps wanted later.
+/// Function that reads many messages of a request, in order, each by the function given third. It may begin
+/// to read those given second, which follow them and are perhaps wanted later.
 pub type ReadMany<'a> = dyn Fn(&[usize], &[usize], ReadOne) -> Vec<Reading> + 'a;
 
 /// Function that reads one message of a request.
@@ -132,8 +132,8 @@ impl<'a> RequestSource<'a> {
         }
     }
 
-    /// Uses `readings` as storage and `read_many` to read many messages at once; it must read as
-    /// the function that it is given does.
+    /// Uses `readings` as storage and `read_many` to read many messages at once; it must return
+    /// the readings that the given function returns.
     pub fn with_readings(self, readings: Rc<Readings>, read_many: &'a ReadMany<'a>) -> Self {
         Self { readings, read_many: Some(read_many), ..self }
     }

@@ -14,8 +14,8 @@ pub fn behind_small(bytes: &[u8], mut at: usize) -> usize {
     at + rest.iter().take_while(|byte| byte.is_ascii_lowercase()).count()
 }
 
-/// Returns a text in lower case, as `str::to_lowercase` does. That is slow behind the first letter beyond
-/// ASCII.
+/// Returns a text in lower case, as `str::to_lowercase` does. The standard function takes letters one by one
+/// from the first one beyond ASCII on.
 pub fn in_lower_case(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();

@@ -68,11 +68,13 @@ const WORDS: &[&str] = &[
     "하기로",
 ];
 
-/// Any of the words: one pass over a text instead of one for each.
-static DECIDES: LazyLock<Regex> = LazyLock::new(|| {
-    let words: Vec<String> = WORDS.iter().map(|word| regex::escape(word)).collect();
+static DECIDES: LazyLock<Regex> = LazyLock::new(|| any_of(WORDS));
+
+/// Returns a pattern that finds any of the words in one pass over a text.
+pub(crate) fn any_of(words: &[&str]) -> Regex {
+    let words: Vec<String> = words.iter().map(|word| regex::escape(word)).collect();
     Regex::new(&words.join("|")).expect("words are a pattern")
-});
+}
 
 /// Returns the units in which an assistant says a decision, or its reason, in its own words. They are
 /// searched for once.

@@ -8,7 +8,7 @@ use memchr::{memchr, memmem, memrchr};
 
 use super::subject::Subject;
 use super::weight::Seeded;
-use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::message::reading::{BlockKind, Reading, WrittenText};
 use crate::wire::Role;
 
 /// Arguments that hold the new text of an edit.
@@ -47,7 +47,7 @@ const OTHERS: [&str; 14] = [
     "replace_all",
     "description",
 ];
-/// Maximum length of these names.
+/// Upper bound of the length of these names.
 const MOST_NAME_BYTES: usize = 16;
 /// Parts of the names of tools that write files.
 const WRITERS: [&str; 8] =
@@ -74,8 +74,8 @@ const FAILURES: [&str; 12] = [
 
 /// Returns the texts that the calls of a message write into files, each with the index of its block. They
 /// are searched for once.
-pub(crate) fn texts(reading: &Reading) -> &[(usize, Range<usize>)] {
-    reading.findings.written.get_or_init(|| {
+pub(crate) fn written_texts(reading: &Reading) -> &[WrittenText] {
+    reading.findings.written_texts.get_or_init(|| {
         let mut all = Vec::new();
         let mut spans = Vec::new();
         let is_author = reading.role == Role::Assistant;
@@ -98,9 +98,9 @@ pub(crate) fn texts(reading: &Reading) -> &[(usize, Range<usize>)] {
 }
 
 /// Returns the spans of a message that an edit wrote into files. Those that failed are none.
-pub(crate) fn written(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>> {
+pub(crate) fn successful_texts(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>> {
     let reading = &subject.readings[message];
-    let texts = texts(reading);
+    let texts = written_texts(reading);
     if texts.is_empty() {
         return Vec::new();
     }

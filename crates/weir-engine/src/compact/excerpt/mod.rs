@@ -9,7 +9,7 @@
 pub(super) mod candidates;
 mod claims;
 pub(super) mod compose;
-mod conclusions;
+pub(super) mod conclusions;
 pub(super) mod edits;
 pub(super) mod label;
 pub(super) mod speaker;
@@ -28,7 +28,7 @@ use crate::wire::Role;
 use candidates::{Candidate, Offer, Piece, Said};
 use compose::Chosen;
 use conclusions::{decisions, is_plain_turn};
-use edits::{texts, written};
+use edits::{successful_texts, written_texts};
 use label::{family, label_tokens};
 use subject::Subject;
 use weight::Seeded;
@@ -65,10 +65,10 @@ pub(super) const SHORT_TOKENS: f64 = 120.0;
 const FILL_UNITS: usize = 4;
 const FILL_TOKENS: f64 = 36.0;
 
-/// Searches a message for what a note asks for.
+/// Searches a message for decisions, written texts and shapes of lines, which notes use.
 pub(super) fn search(reading: &Reading) {
     decisions(reading);
-    texts(reading);
+    written_texts(reading);
     shapes(reading);
 }
 
@@ -255,7 +255,7 @@ impl<'a> Writer<'a> {
         let is_talk = self.is_talk && !is_summarised;
         let talk_worth = if is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
         let is_plain_turn = is_plain_turn(reading) && !is_summarised;
-        let mut written = written(self.subject, message).into_iter().peekable();
+        let mut written = successful_texts(self.subject, message).into_iter().peekable();
         let mut decisions = decisions(reading).iter().peekable();
         let (own_shapes, mut shapes) = (shapes(reading), HashMap::with_hasher(Seeded::default()));
         for (index, unit) in reading.units.iter().enumerate() {

@@ -65,9 +65,9 @@ fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
 /// the key of a record do not.
 pub(crate) fn stands_alone(reading: &Reading, mention: &Mention) -> bool {
     let said = reading.said(mention);
-    let is_key = reading.text[mention.end as usize..].starts_with(['"', '\''])
-        && reading.text[mention.end as usize + 1..].starts_with(':');
-    said.bytes().any(|byte| byte.is_ascii_alphabetic()) && !is_key && !is_moment(said.as_bytes())
+    said.bytes().any(|byte| byte.is_ascii_alphabetic())
+        && !mention.names_member
+        && !is_moment(said.as_bytes())
 }
 
 /// Returns whether a unit covers one of its values fully, by its context.

@@ -106,7 +106,7 @@ pub(crate) fn exit_code(text: &str) -> Option<i64> {
     [tail, head].into_iter().find_map(|part| {
         let lower = part.to_ascii_lowercase();
         // Most outputs have no mark, and need no search for each.
-        let has = |part: &str| memmem::find(lower.as_bytes(), part.as_bytes()).is_some();
+        let has = |word: &str| memmem::find(lower.as_bytes(), word.as_bytes()).is_some();
         if !has("exit") && !has("returncode") {
             return None;
         }

@@ -24,7 +24,7 @@ pub struct Reading {
     pub values: Vec<Mention>,
     /// Id of the call that a result answers.
     pub answers: Option<String>,
-    /// Findings so far.
+    /// Results of searches, each filled at its first use.
     pub(crate) findings: Findings,
 }
 
@@ -38,11 +38,14 @@ pub(crate) struct Findings {
     pub(crate) instructions: OnceLock<Box<[u32]>>,
     /// Units in which an assistant says a decision.
     pub(crate) decisions: OnceLock<Box<[u32]>>,
-    /// Texts that calls write into files, each with the index of its block.
-    pub(crate) written: OnceLock<Box<[(usize, Range<usize>)]>>,
+    /// Texts that calls write into files.
+    pub(crate) written_texts: OnceLock<Box<[WrittenText]>>,
     /// Hash of each unit without its values; none of an assistant's units.
     pub(crate) shapes: OnceLock<Box<[u64]>>,
 }
+
+/// Text that a call writes into a file: the index of its block, and its span.
+pub(crate) type WrittenText = (usize, Range<usize>);
 
 impl PartialEq for Findings {
     fn eq(&self, _: &Self) -> bool {

@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use super::tools::Tool;
 use super::{outputs, units_within};
-use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
 
@@ -29,7 +28,9 @@ pub(super) struct Called {
 pub(super) struct Calls {
     pub(super) list: Vec<Called>,
     /// Call that each result answers, by message.
-    of_result: HashMap<usize, usize, Seeded>,
+    of_result: HashMap<usize, usize>,
+    /// Kinds of the tools: calls are many, names of tools are few.
+    tools: HashMap<String, Tool>,
 }
 
 impl Calls {
@@ -37,9 +38,7 @@ impl Calls {
     /// answers none.
     pub(super) fn of(readings: &[Rc<Reading>]) -> Self {
         let mut calls = Self::default();
-        let mut by_id: HashMap<&str, usize, Seeded> = HashMap::default();
-        // Calls are many, names of tools are few.
-        let mut tools: HashMap<&str, Tool, Seeded> = HashMap::default();
+        let mut by_id: HashMap<&str, usize> = HashMap::new();
         // First of the newest calls that still wait for results without an ID.
         let mut next = 0;
         for (message, reading) in readings.iter().enumerate() {
@@ -61,7 +60,10 @@ impl Calls {
                 if let BlockKind::Call { id, name } = &own.kind {
                     next = first;
                     by_id.insert(id, calls.list.len());
-                    let tool = *tools.entry(name).or_insert_with(|| Tool::of_name(name));
+                    let tool = calls.tool(name);
+                    if !calls.tools.contains_key(name) {
+                        calls.tools.insert(name.clone(), tool);
+                    }
                     let span = own.span.clone();
                     calls.list.push(Called { message, block, tool, span, result: None });
                 }
@@ -79,11 +81,9 @@ impl Calls {
         calls
     }
 
-    /// Returns the call that a block holds.
-    pub(super) fn at(&self, message: usize, block: usize) -> Option<&Called> {
-        let place =
-            self.list.binary_search_by_key(&(message, block), |own| (own.message, own.block));
-        self.list.get(place.ok()?)
+    /// Returns the kinds of the tool with this name.
+    pub(super) fn tool(&self, name: &str) -> Tool {
+        self.tools.get(name).copied().unwrap_or_else(|| Tool::of_name(name))
     }
 
     /// Returns the call that the result `message` answers.

@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::{Called, Calls};
 use super::{marked, said};
+use crate::compact::excerpt::conclusions::any_of;
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::placeholder::exit_code;
@@ -34,10 +35,17 @@ const OPENINGS: [&str; 9] = [
     "command failed",
     "assertionerror",
 ];
-/// Other words of such lines: one pass over a line instead of one for each.
+/// Other words of such lines.
 static INSIDE: LazyLock<Regex> = LazyLock::new(|| {
-    let words = r"error\[|exception: |error:|panicked at|command not found|no such file or directory|test result: failed";
-    Regex::new(words).expect("words are a pattern")
+    any_of(&[
+        "error[",
+        "exception: ",
+        "error:",
+        "panicked at",
+        "command not found",
+        "no such file or directory",
+        "test result: failed",
+    ])
 });
 
 /// Returns the units of unresolved errors, each with its message: the head of the call, then the error.

@@ -133,8 +133,8 @@ fn instructions(text: &str) -> Vec<Range<usize>> {
     let mut ends = [0; INSTRUCTION_TAGS.len()];
     for at in memchr_iter(b'<', text.as_bytes()) {
         let rest = &text[at + 1..];
-        let opens = |tag: &&str| rest.strip_prefix(*tag).is_some_and(|rest| rest.starts_with('>'));
-        let Some(nth) = INSTRUCTION_TAGS.iter().position(|tag| opens(&tag)) else { continue };
+        let opens = |tag: &str| rest.strip_prefix(tag).is_some_and(|rest| rest.starts_with('>'));
+        let Some(nth) = INSTRUCTION_TAGS.iter().position(|tag| opens(tag)) else { continue };
         if at < ends[nth] {
             continue;
         }

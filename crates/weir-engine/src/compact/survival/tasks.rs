@@ -10,7 +10,7 @@ use memchr::memchr_iter;
 use serde_json::value::RawValue;
 
 use super::calls::{Called, Calls};
-use super::tools::plain;
+use super::tools::{TaskTool, plain};
 use super::{marked, said, units_within};
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
@@ -226,12 +226,13 @@ fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
 
 /// Returns the lists of boxes in texts, and in what the agent wrote into files, the newest first.
 fn boxes<'a>(readings: &'a [Rc<Reading>], calls: &'a Calls) -> impl Iterator<Item = List> + 'a {
-    let of_block = |message: usize, (index, block): (usize, &Block)| {
+    let of_block = |message: usize, block: &Block| {
         let reading = &readings[message];
-        let is_text = block.kind == BlockKind::Text;
-        if !is_text && calls.at(message, index).is_some_and(|call| call.tool.lists_tasks) {
-            return None;
-        }
+        let is_text = match &block.kind {
+            BlockKind::Text => true,
+            BlockKind::Call { name, .. } if calls.tool(name).lists_tasks => return None,
+            BlockKind::Call { .. } => false,
+        };
         let tasks = boxes_of(reading, message, &block.span, !is_text);
         if tasks.is_empty() {
             return None;
@@ -245,7 +246,7 @@ fn boxes<'a>(readings: &'a [Rc<Reading>], calls: &'a Calls) -> impl Iterator<Ite
     let is_speaker =
         |message: &usize| matches!(readings[*message].role, Role::User | Role::Assistant);
     (0..readings.len()).rev().filter(is_speaker).flat_map(move |message| {
-        let blocks = readings[message].blocks.iter().enumerate().rev();
+        let blocks = readings[message].blocks.iter().rev();
         blocks.filter_map(|block| of_block(message, block)).collect::<Vec<List>>()
     })
 }
@@ -329,12 +330,10 @@ fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
         })
     };
     for call in &calls.list {
-        let (name, arguments) = call.parts(readings);
-        if !call.tool.makes_tasks || has_failed(readings, call) {
-            continue;
-        }
-        match plain(name).as_str() {
-            "taskcreate" => {
+        let (_, arguments) = call.parts(readings);
+        let Some(tool) = call.tool.task.filter(|_| !has_failed(readings, call)) else { continue };
+        match tool {
+            TaskTool::Create => {
                 let Some(text) = value(arguments, "subject") else { continue };
                 // "Task #3 created": the number names it later.
                 let result = call.result.map_or("", |result| readings[result].text.as_str());
@@ -345,14 +344,13 @@ fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
                 by_id.insert(id, all.len());
                 all.push(Task { message, span, text, id: None, is_done: false });
             }
-            "taskupdate" => {
+            TaskTool::Update => {
                 let id = value(arguments, "taskid").unwrap_or_default();
                 let state = value(arguments, "status").unwrap_or_default();
                 if let Some(place) = by_id.get(&id).filter(|_| !id.is_empty()) {
                     all[*place].is_done = DONE.contains(&plain(&state).as_str());
                 }
             }
-            _ => {}
         }
     }
     (tasks.outdated, tasks.open) = all.into_iter().partition(|task| task.is_done);
@@ -442,6 +440,15 @@ mod tests {
         let change = json!({"merge": true, "todos": [{"id": "1", "status": "completed"}]});
         let messages = [call("todo_write", &list), call("todo_write", &change)];
         assert_eq!(found(&messages), (vec!["paint".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_call_of_a_user_behind_an_action_is_a_call() {
+        let mut output = call("todo_write", &json!({"todos": "- [ ] grease"}));
+        (output["role"], output["content"]) = (json!("user"), json!("<out>x</out>"));
+        let action = said_by("assistant", "I look.\n```sh\nls\n```");
+        let messages = [said_by("user", "- [ ] paint"), action, output];
+        assert_eq!(found(&messages), (vec!["grease".to_owned(), "paint".to_owned()], 0));
     }
 
     #[test]

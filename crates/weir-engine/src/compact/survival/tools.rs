@@ -8,13 +8,19 @@ const EDITORS: [&str; 6] = ["edit", "write", "patch", "replace", "insert", "crea
 const SHELLS: [&str; 9] =
     ["bash", "shell", "exec", "command", "terminal", "run", "cmd", "console", "powershell"];
 
+/// Tool that handles one task at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TaskTool {
+    Create,
+    Update,
+}
+
 /// Kinds of a tool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Tool {
     /// Whether it writes lists of tasks.
     pub(super) lists_tasks: bool,
-    /// Whether it makes tasks one by one, or changes one.
-    pub(super) makes_tasks: bool,
+    pub(super) task: Option<TaskTool>,
     pub(super) edits_files: bool,
     pub(super) runs_commands: bool,
 }
@@ -26,7 +32,11 @@ impl Tool {
         let has = |name: &str, parts: &[&str]| parts.iter().any(|part| name.contains(part));
         Self {
             lists_tasks: has(&plain, &LISTS) || plain == "todos",
-            makes_tasks: matches!(plain.as_str(), "taskcreate" | "taskupdate"),
+            task: match plain.as_str() {
+                "taskcreate" => Some(TaskTool::Create),
+                "taskupdate" => Some(TaskTool::Update),
+                _ => None,
+            },
             edits_files: has(&lower, &EDITORS) && !lower.contains("todo"),
             runs_commands: lower.is_empty() || has(&lower, &SHELLS),
         }
@@ -48,7 +58,8 @@ mod tests {
             ("TodoWrite", "lists"),
             ("update_plan", "lists"),
             ("todos", "lists"),
-            ("TaskCreate", "makes edits"),
+            ("TaskCreate", "task edits"),
+            ("task_update", "task"),
             ("str_replace_editor", "edits"),
             ("Bash", "runs"),
             ("", "runs"),
@@ -58,7 +69,7 @@ mod tests {
             let own = Tool::of_name(name);
             let all = [
                 (own.lists_tasks, "lists"),
-                (own.makes_tasks, "makes"),
+                (own.task.is_some(), "task"),
                 (own.edits_files, "edits"),
                 (own.runs_commands, "runs"),
             ];

@@ -171,11 +171,11 @@ const VERBS: &[&str] = &[
     "execute", "install", "create", "stick", "limit", "wrap", "import", "start", "stop",
 ];
 
-/// Rule that makes a word one of obligation by its place.
-type ByPlace = fn(&Place<'_>) -> bool;
+/// Condition under which a word makes its sentence a rule.
+type Condition = fn(&Place<'_>) -> bool;
 
 /// Words that make a sentence a rule only in some places.
-const BY_PLACE: &[(&str, ByPlace)] = &[
+const BY_PLACE: &[(&str, Condition)] = &[
     ("never", |own| !own.reports()),
     ("always", |own| !own.reports()),
     ("must", |own| !own.reports() && own.after(1) != "have"),
@@ -213,8 +213,8 @@ const BY_PLACE: &[(&str, ByPlace)] = &[
     ("не", |own| own.word.opens),
 ];
 
-/// Lengths of the words of obligation, as bits, by their first two bytes: nearly all other words of a text
-/// are recognised as such by it.
+/// Lengths of the words of obligation, as bits, by their first two bytes. They rule out nearly all other
+/// words of a text.
 static LENGTHS: [u32; 256] = {
     let mut lengths = [0; 256];
     let mut place = 0;
@@ -249,13 +249,13 @@ pub(super) fn obliges(line: &str) -> bool {
 
 fn has_obliging_word(lower: &str) -> bool {
     let mut rest = Words::of(lower);
-    let mut before = "";
+    let mut previous = "";
     while let Some(word) = rest.next() {
-        let place = Place { before, word, rest: &rest };
+        let place = Place { previous, word, rest: &rest };
         if place.obliges() {
             return true;
         }
-        before = word.text;
+        previous = word.text;
     }
     false
 }
@@ -364,10 +364,13 @@ impl<'a> Iterator for Words<'a> {
             }
         }
         let start = at;
-        while let Some((Kind::Part, length)) = self.kind(behind_small(self.text.as_bytes(), at)) {
-            at = behind_small(self.text.as_bytes(), at) + length;
+        loop {
+            at = behind_small(self.text.as_bytes(), at);
+            match self.kind(at) {
+                Some((Kind::Part, length)) => at += length,
+                _ => break,
+            }
         }
-        at = behind_small(self.text.as_bytes(), at);
         self.at = at;
         let word = &self.text[start..at];
         let is_quoted = word.starts_with('\'') || word.ends_with('\'');
@@ -379,28 +382,33 @@ impl<'a> Iterator for Words<'a> {
 struct Place<'a> {
     word: Word<'a>,
     /// Word before it, of any clause.
-    before: &'a str,
+    previous: &'a str,
     /// Words behind it.
     rest: &'a Words<'a>,
 }
 
 impl<'a> Place<'a> {
     fn obliges(&self) -> bool {
+        self.condition().is_some_and(|holds| holds(self))
+    }
+
+    /// Returns the condition of the word; `None` if it is no word of obligation.
+    fn condition(&self) -> Option<Condition> {
         let word = self.word.text;
-        let is_one = (2..32).contains(&word.len())
+        let is_likely = (2..32).contains(&word.len())
             && LENGTHS[start_of(word.as_bytes())] & (1 << word.len()) != 0;
-        if !is_one {
-            return false;
+        if !is_likely {
+            return None;
         }
-        match BY_PLACE.iter().find(|(own, _)| *own == word) {
-            Some((_, is_rule)) => is_rule(self),
-            None => ANYWHERE.contains(&word),
-        }
+        let by_place =
+            BY_PLACE.iter().find(|(own, _)| *own == word).map(|(_, condition)| *condition);
+        let anywhere: Condition = |_| true;
+        by_place.or_else(|| ANYWHERE.contains(&word).then_some(anywhere))
     }
 
     /// Returns the word before it in its clause; empty if there is none.
     fn before(&self) -> &'a str {
-        if self.word.opens { "" } else { self.before }
+        if self.word.opens { "" } else { self.previous }
     }
 
     /// Returns the word `by` words behind it; empty if there is none.
@@ -412,7 +420,7 @@ impl<'a> Place<'a> {
         self.after(1) == first && self.after(2) == second
     }
 
-    /// Returns whether `text` is among so many words behind it.
+    /// Returns whether `text` is among the next `words` words.
     fn has_near(&self, text: &str, words: usize) -> bool {
         self.rest.clone().take(words).any(|next| next.text == text)
     }
@@ -516,6 +524,23 @@ mod tests {
         ] {
             assert_eq!(obliges(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn every_word_is_looked_up() {
+        for word in ANYWHERE {
+            assert!(obliges(&format!("Das {word} hier")), "{word}");
+            let upper = word.to_uppercase();
+            let line = format!("das hier ist '{upper}', und es gilt");
+            assert!(obliges(&line) || upper.to_lowercase() != *word, "{line}");
+        }
+        for (word, _) in BY_PLACE {
+            let words = Words::of(word).collect::<Vec<_>>();
+            let place = Place { previous: "", word: words[0], rest: &Words::of("") };
+            assert!(place.condition().is_some(), "{word}");
+        }
+        assert!(obliges(&format!("{} never", "word ".repeat(MOST_WORDS - 1))));
+        assert!(!obliges(&format!("{} never", "word ".repeat(MOST_WORDS))));
     }
 
     #[test]
