@@ -23,7 +23,7 @@ pub(super) struct Cache<K, V> {
     keys: PhantomData<fn(K)>,
 }
 
-/// Memory of an entry that its weight includes.
+/// Memory that boxing adds to a value: pointer, counters, weight, idle time.
 const BOX_BYTES: u32 = 64;
 
 /// Function that returns the weight of a value.
@@ -39,7 +39,7 @@ struct Entry {
 
 /// Key of a cache. Callers must not be able to choose a `u128` or an array that is used as one.
 pub(super) trait CacheKey {
-    /// Returns 128 bits that identify it: of a key that callers cannot choose its own, of another one a hash
+    /// Returns 128 bits that identify the key: its own bytes if callers cannot choose them, otherwise a hash
     /// with a secret seed.
     fn identity(&self, hasher: &RandomState) -> u128;
 }
@@ -236,5 +236,9 @@ mod tests {
         cache.insert(&1, 0);
         cache.insert(&2, 1000);
         assert_eq!((cache.get(&1), cache.get(&2)), (None, Some(1000)));
+        let (entry, now) = (cache.entry(1000), Instant::now());
+        let read = Idle.expire_after_read(&2, &entry, now, Some(Duration::ZERO), now);
+        let updated = Idle.expire_after_update(&2, &entry, now, Some(Duration::ZERO));
+        assert_eq!((read, updated), (entry.idle, entry.idle), "a use begins the time anew");
     }
 }

@@ -49,6 +49,14 @@ const OTHERS: [&str; 14] = [
 ];
 /// Upper bound of the length of these names.
 const MOST_NAME_BYTES: usize = 16;
+const _: () = {
+    let mut index = 0;
+    while index < NEW.len() + OTHERS.len() {
+        let name = if index < NEW.len() { NEW[index] } else { OTHERS[index - NEW.len()] };
+        assert!(name.len() <= MOST_NAME_BYTES, "each name is within the bound");
+        index += 1;
+    }
+};
 /// Parts of the names of tools that write files.
 const WRITERS: [&str; 8] =
     ["write", "edit", "create", "replace", "insert", "patch", "file", "update"];
@@ -72,8 +80,8 @@ const FAILURES: [&str; 12] = [
     "invalid",
 ];
 
-/// Returns the texts that the calls of a message write into files, each with the index of its block. They
-/// are searched for once.
+/// Returns the texts that an assistant's message writes into files, each with the index of its block: a call
+/// or a text with a patch in it. They are searched for once.
 pub(crate) fn written_texts(reading: &Reading) -> &[WrittenText] {
     reading.findings.written_texts.get_or_init(|| {
         let mut all = Vec::new();
@@ -97,7 +105,7 @@ pub(crate) fn written_texts(reading: &Reading) -> &[WrittenText] {
     })
 }
 
-/// Returns the spans of a message that an edit wrote into files. Those that failed are none.
+/// Returns the spans of the texts that a message's edits wrote into files, without those of failed edits.
 pub(crate) fn successful_texts(subject: &Subject<'_>, message: usize) -> Vec<Range<usize>> {
     let reading = &subject.readings[message];
     let texts = written_texts(reading);

@@ -213,8 +213,8 @@ const BY_PLACE: &[(&str, Condition)] = &[
     ("не", |own| own.word.opens),
 ];
 
-/// Lengths of the words of obligation, as bits, by their first two bytes. They rule out nearly all other
-/// words of a text.
+/// Lengths of the words of obligation, as bits, by a hash of their first two bytes. They rule out nearly all
+/// other words of a text.
 static LENGTHS: [u32; 256] = {
     let mut lengths = [0; 256];
     let mut place = 0;
