@@ -416,3 +416,20 @@ impl AsyncWrite for Watched {
         self.stream.is_write_vectored()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future that a function of five arguments returns.
+    fn future_bytes<A, B, C, D, E, F>(_: fn(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// hyper keeps room for the future of a request with each connection, even between requests.
+    #[test]
+    fn an_idle_connection_needs_little_room() {
+        let bytes = future_bytes(Connections::answer);
+        assert!(bytes <= 4 << 10, "{bytes}");
+    }
+}

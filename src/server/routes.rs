@@ -161,7 +161,8 @@ impl Routes {
         self.state.is_refused.store(is_refused, Ordering::Relaxed);
     }
 
-    /// Answers a request.
+    /// Answers a request. Most of the work is on the heap: each open connection has room for the rest, even
+    /// while it is idle.
     pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
         if let Err(problem) = check_framing(request.headers()) {
             let (parts, body) = request.into_parts();
@@ -178,11 +179,11 @@ impl Routes {
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
             Ok(Step::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
-            Ok(Step::Metrics) => self.metrics(&parts, body).await,
+            Ok(Step::Metrics) => Box::pin(self.metrics(&parts, body)).await,
             Ok(step) => match self.state.auth.caller(&parts.headers, &parts.uri).await {
                 Ok(mut caller) => {
                     caller.address = address(&parts);
-                    self.serve(step, parts, body, caller).await
+                    Box::pin(self.serve(step, parts, body, caller)).await
                 }
                 Err(problem) => self.refuse(&parts, body, &problem),
             },
