@@ -236,7 +236,7 @@ mod tests {
         cache.insert(&1, 0);
         cache.insert(&2, 1000);
         assert_eq!((cache.get(&1), cache.get(&2)), (None, Some(1000)));
-        let (entry, now) = (cache.entry(1000), Instant::now());
+        let (entry, now) = (cache.entry(1000), tokio::time::Instant::now().into_std());
         let read = Idle.expire_after_read(&2, &entry, now, Some(Duration::ZERO), now);
         let updated = Idle.expire_after_update(&2, &entry, now, Some(Duration::ZERO));
         assert_eq!((read, updated), (entry.idle, entry.idle), "a use begins the time anew");
