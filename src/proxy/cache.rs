@@ -239,6 +239,6 @@ mod tests {
         let (entry, now) = (cache.entry(1000), tokio::time::Instant::now().into_std());
         let read = Idle.expire_after_read(&2, &entry, now, Some(Duration::ZERO), now);
         let updated = Idle.expire_after_update(&2, &entry, now, Some(Duration::ZERO));
-        assert_eq!((read, updated), (entry.idle, entry.idle), "a use begins the time anew");
+        assert_eq!((read, updated), (entry.idle, entry.idle), "each use restarts the idle time");
     }
 }

@@ -426,7 +426,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// hyper keeps room for the future of a request with each connection, even between requests.
+    /// hyper keeps room for a request's future with each HTTP/1.1 connection, even between requests.
     #[test]
     fn an_idle_connection_needs_little_room() {
         let bytes = future_bytes(Connections::answer);

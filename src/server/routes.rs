@@ -161,8 +161,8 @@ impl Routes {
         self.state.is_refused.store(is_refused, Ordering::Relaxed);
     }
 
-    /// Answers a request. Most of the work is on the heap: each open connection has room for the rest, even
-    /// while it is idle.
+    /// Answers a request. Large futures are boxed: hyper keeps room for this one with each open HTTP/1.1
+    /// connection, even while it is idle.
     pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
         if let Err(problem) = check_framing(request.headers()) {
             let (parts, body) = request.into_parts();

@@ -80,8 +80,8 @@ const FAILURES: [&str; 12] = [
     "invalid",
 ];
 
-/// Returns the texts that an assistant's message writes into files, each with the index of its block: a call
-/// or a text with a patch in it. They are searched for once.
+/// Returns the texts that an assistant's message writes into files, each with the index of its block. The
+/// block is a call, or text with a patch or a shell command. The search runs once.
 pub(crate) fn written_texts(reading: &Reading) -> &[WrittenText] {
     reading.findings.written_texts.get_or_init(|| {
         let mut all = Vec::new();

@@ -38,13 +38,13 @@ pub(crate) struct Findings {
     pub(crate) instructions: OnceLock<Box<[u32]>>,
     /// Units in which an assistant says a decision.
     pub(crate) decisions: OnceLock<Box<[u32]>>,
-    /// Texts that blocks of an assistant's message write into files.
+    /// Texts that an assistant's message writes into files.
     pub(crate) written_texts: OnceLock<Box<[WrittenText]>>,
     /// Hash of each unit without its values; none of an assistant's units.
     pub(crate) shapes: OnceLock<Box<[u64]>>,
 }
 
-/// Text that a block writes into a file: the index of the block, and the span of the text.
+/// Text written into a file: the index of its block, and its span.
 pub(crate) type WrittenText = (usize, Range<usize>);
 
 impl PartialEq for Findings {
