@@ -254,6 +254,20 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_an_assistant_are_searched_as_calls_are() {
+        let patch = "I change it:\n*** Begin Patch\n@@\n-let a = 1;\n+let a = 2;";
+        let shell = "```bash\ncat > a.py <<'EOF'\nprint(1)\nEOF\n```";
+        for (said, written) in [(patch, "+let a = 2;"), (shell, "print(1)")] {
+            let reading = Reading::of_text(Role::Assistant, said);
+            let found = written_texts(&reading).iter();
+            let found: Vec<_> =
+                found.map(|(block, span)| (*block, said[span.clone()].trim_end())).collect();
+            assert_eq!(found, [(0, written)], "{said}");
+            assert_eq!(written_texts(&Reading::of_text(Role::User, said)), []);
+        }
+    }
+
+    #[test]
     fn a_failure_shows_in_its_beginning() {
         for (said, fails) in [
             ("Error: no match for old_str", true),
