@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::terms::{TermKind, terms};
+use super::terms::{Openings, Term, TermKind, terms};
 use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::ending;
 use crate::compact::message::reading::{BlockKind, Reading};
@@ -32,18 +32,23 @@ pub(crate) struct Question {
     /// Index of each term in the question.
     terms: HashMap<u64, usize, Seeded>,
     kinds: Vec<TermKind>,
+    /// Openings of all of them.
+    openings: Openings,
 }
 
 impl Question {
     /// Extracts the terms of a question; `None` if it has no words.
     pub(crate) fn of(text: &str) -> Option<Self> {
-        let mut own = Self { terms: HashMap::default(), kinds: Vec::new() };
-        terms(text, |term| {
+        let openings = Openings::new();
+        let mut own = Self { terms: HashMap::default(), kinds: Vec::new(), openings };
+        let take = |term: Term| {
             let next = own.kinds.len();
             if next < QUESTION_TERMS && *own.terms.entry(term.key).or_insert(next) == next {
                 own.kinds.push(term.kind);
+                own.openings.insert(term.opening);
             }
-        });
+        };
+        terms(text, |_| true, take);
         (!own.kinds.is_empty()).then_some(own)
     }
 }
@@ -127,8 +132,9 @@ fn words(units: &[usize], question: &Question, reading: &Reading) -> (u32, Vec<(
     let mut words = 0;
     let mut found = BTreeMap::new();
     for unit in units {
-        terms(&reading.text[reading.units[*unit].span.clone()], |term| {
-            words += u32::from(term.kind == TermKind::Word);
+        let text = &reading.text[reading.units[*unit].span.clone()];
+        let is_wanted = |opening| question.openings.may_contain(opening);
+        words += terms(text, is_wanted, |term| {
             if let Some(place) = question.terms.get(&term.key) {
                 *found.entry(*place).or_insert(0) += 1;
             }

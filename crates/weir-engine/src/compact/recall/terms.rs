@@ -14,6 +14,7 @@ pub(crate) struct Term {
     /// Hash of the spelling.
     pub key: u64,
     pub kind: TermKind,
+    pub opening: Opening,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,20 +25,99 @@ pub(crate) enum TermKind {
     Beginning,
 }
 
-/// Passes each term of `text` to `take`, in order, in lower case.
-pub(crate) fn terms(text: &str, mut take: impl FnMut(Term)) {
+/// First four bytes of a term, fewer if it is shorter. A word and its prefix have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opening(u32);
+
+impl Opening {
+    /// Returns the opening of a term in lower case.
+    fn of(bytes: &[u8]) -> Self {
+        let mut first = [0; 4];
+        let length = bytes.len().min(4);
+        first[..length].copy_from_slice(&bytes[..length]);
+        Self(u32::from_le_bytes(first))
+    }
+
+    /// Returns the opening of a word of ASCII letters and digits, as if in lower case.
+    fn of_ascii(bytes: &[u8]) -> Self {
+        // Digits already have the bit that distinguishes small letters from capitals.
+        let small = u32::from_le_bytes([b' '; 4]);
+        match bytes.first_chunk() {
+            Some(first) => Self(u32::from_le_bytes(*first) | small),
+            None => Self(Self::of(bytes).0 | small >> (8 * (4 - bytes.len()))),
+        }
+    }
+}
+
+/// Set of openings, as a bitmap. `may_contain` is true for every opening inserted, and rarely for another, so
+/// most words of a text are not hashed.
+#[derive(Clone)]
+pub(crate) struct Openings([u64; 64]);
+
+impl Openings {
+    /// Creates an empty set.
+    pub(crate) fn new() -> Self {
+        Self([0; 64])
+    }
+
+    pub(crate) fn insert(&mut self, opening: Opening) {
+        let (place, bit) = Self::place(opening);
+        self.0[place] |= bit;
+    }
+
+    pub(crate) fn may_contain(&self, opening: Opening) -> bool {
+        let (place, bit) = Self::place(opening);
+        self.0[place] & bit != 0
+    }
+
+    /// Returns the place of an opening, by twelve bits of its product with the golden ratio.
+    fn place(Opening(opening): Opening) -> (usize, u64) {
+        let hash = opening.wrapping_mul(0x9e37_79b9) >> 20;
+        ((hash >> 6) as usize, 1 << (hash & 63))
+    }
+}
+
+/// ASCII letters and digits.
+const IN_WORD: [bool; 256] = {
+    let mut all = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        all[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    all
+};
+
+/// Passes each term of `text` whose opening is wanted to `take`, in order, in lower case. Returns the number
+/// of words, wanted or not.
+pub(crate) fn terms(
+    text: &str,
+    is_wanted: impl Fn(Opening) -> bool,
+    mut take: impl FnMut(Term),
+) -> u32 {
+    let bytes = text.as_bytes();
+    let mut words = 0;
     let mut word = Word::default();
     // Previous character, if its script has no spaces.
     let mut before: Option<char> = None;
     let mut at = 0;
-    while let Some(byte) = text.as_bytes().get(at) {
-        // Nearly all text is ASCII.
+    while let Some(byte) = bytes.get(at) {
+        // Nearly all text is ASCII, and nearly all of its words are so from end to end.
         if byte.is_ascii() {
-            at += 1;
             before = None;
-            match byte.is_ascii_alphanumeric() {
-                true => word.push_byte(byte.to_ascii_lowercase()),
-                false => word.end(&mut take),
+            let run = bytes[at..].iter().take_while(|byte| IN_WORD[usize::from(**byte)]).count();
+            let own = &bytes[at..at + run];
+            at += run.max(1);
+            if run == 0 {
+                words += u32::from(word.end(&is_wanted, &mut take));
+            } else if word.length > 0 || bytes.get(at).is_some_and(|next| !next.is_ascii()) {
+                own.iter().for_each(|byte| word.push_byte(byte.to_ascii_lowercase()));
+            } else if (2..=WORD_BYTES).contains(&run) {
+                words += 1;
+                let opening = Opening::of_ascii(own);
+                if is_wanted(opening) {
+                    word.take_ascii(own, opening, &mut take);
+                }
             }
             continue;
         }
@@ -45,13 +125,17 @@ pub(crate) fn terms(text: &str, mut take: impl FnMut(Term)) {
         at += letter.len_utf8();
         let letter = narrow(letter);
         if has_no_spaces(letter) {
-            word.end(&mut take);
+            words += u32::from(word.end(&is_wanted, &mut take));
             if let Some(before) = before {
                 let mut pair = [0; 8];
                 let first = before.encode_utf8(&mut pair).len();
                 let second = letter.encode_utf8(&mut pair[first..]).len();
-                let key = xxh3_64(&pair[..first + second]);
-                take(Term { key, kind: TermKind::Word });
+                let pair = &pair[..first + second];
+                let opening = Opening::of(pair);
+                words += 1;
+                if is_wanted(opening) {
+                    take(Term { key: xxh3_64(pair), kind: TermKind::Word, opening });
+                }
             }
             before = Some(letter);
             continue;
@@ -59,10 +143,10 @@ pub(crate) fn terms(text: &str, mut take: impl FnMut(Term)) {
         before = None;
         match letter.is_alphanumeric() {
             true => letter.to_lowercase().for_each(|letter| word.push(letter)),
-            false => word.end(&mut take),
+            false => words += u32::from(word.end(&is_wanted, &mut take)),
         }
     }
-    word.end(&mut take);
+    words + u32::from(word.end(&is_wanted, &mut take))
 }
 
 /// Word that is read, in lower case.
@@ -101,23 +185,43 @@ impl Word {
         self.length += own.len();
     }
 
-    /// Emits the word, if it is long enough, and clears it.
+    /// Emits the terms of the word if it is wanted, and clears it. Returns whether it is one: it has two
+    /// letters, and is not too long.
     #[inline]
-    fn end(&mut self, take: &mut impl FnMut(Term)) {
-        if self.letters > 1 && self.length <= WORD_BYTES {
-            let own = &self.bytes[1..=self.length];
-            take(Term { key: xxh3_64(own), kind: TermKind::Word });
-            let beginning = match self.letters {
-                0..4 => None,
-                4..7 => Some(4),
-                _ => Some(5),
-            };
-            if let Some(letters) = beginning {
-                let end = prefix_bytes(own, letters);
-                take(Term { key: xxh3_64(&self.bytes[..=end]), kind: TermKind::Beginning });
-            }
-        }
+    fn end(&mut self, is_wanted: impl Fn(Opening) -> bool, take: &mut impl FnMut(Term)) -> bool {
+        let (length, letters) = (self.length, self.letters);
         (self.length, self.letters) = (0, 0);
+        if letters < 2 || length > WORD_BYTES {
+            return false;
+        }
+        let opening = Opening::of(&self.bytes[1..=length]);
+        if is_wanted(opening) {
+            self.emit(length, letters, opening, take);
+        }
+        true
+    }
+
+    /// Emits the terms of a whole word of ASCII letters and digits, while no other word is read.
+    #[inline]
+    fn take_ascii(&mut self, word: &[u8], opening: Opening, take: &mut impl FnMut(Term)) {
+        for (own, byte) in self.bytes[1..].iter_mut().zip(word) {
+            *own = byte.to_ascii_lowercase();
+        }
+        self.emit(word.len(), word.len(), opening, take);
+    }
+
+    /// Emits the terms of a word of so many bytes and letters.
+    #[inline]
+    fn emit(&self, length: usize, letters: usize, opening: Opening, take: &mut impl FnMut(Term)) {
+        let own = &self.bytes[1..=length];
+        take(Term { key: xxh3_64(own), kind: TermKind::Word, opening });
+        let beginning = match letters {
+            0..4 => return,
+            4..7 => 4,
+            _ => 5,
+        };
+        let key = xxh3_64(&self.bytes[..=prefix_bytes(own, beginning)]);
+        take(Term { key, kind: TermKind::Beginning, opening });
     }
 }
 
@@ -170,10 +274,47 @@ mod tests {
 
     fn keys(text: &str) -> HashSet<u64> {
         let mut keys = HashSet::new();
-        terms(text, |term| {
-            keys.insert(term.key);
-        });
+        terms(
+            text,
+            |_| true,
+            |term| {
+                keys.insert(term.key);
+            },
+        );
         keys
+    }
+
+    #[test]
+    fn wanted_terms_are_those_of_all_with_their_openings() {
+        let text = "The rooms in Größe 42: a_b, straße x2 ÜBERMUT überall; 牙医在哪里 牙医 abc12ö ＡＢＣ１２ \
+                    don't naïve NAIVE ab\u{0301} é Zahnarzttermin 4711 4711b aé 日本語abc";
+        let long = ["a", "b", "ö"].map(|first| first.repeat(WORD_BYTES / first.len()));
+        let text = &format!("{text} {0} {0}x {1}ö {2} {2}x", long[0], &long[1][2..], long[2]);
+        let mut all = Vec::new();
+        let words = terms(text, |_| true, |term| all.push(term));
+        assert_eq!(all.iter().filter(|term| term.kind == TermKind::Word).count(), words as usize);
+        for wanted in &all {
+            let mut openings = Openings::new();
+            openings.insert(wanted.opening);
+            let mut found = Vec::new();
+            let count = terms(text, |own| openings.may_contain(own), |term| found.push(term));
+            let expected: Vec<Term> =
+                all.iter().copied().filter(|own| openings.may_contain(own.opening)).collect();
+            assert_eq!((count, found), (words, expected), "{wanted:?}");
+        }
+        let mut none = Vec::new();
+        assert_eq!(terms(text, |_| false, |term| none.push(term)), words);
+        assert_eq!(none, []);
+    }
+
+    #[test]
+    fn a_set_of_openings_contains_few_others() {
+        let mut openings = Openings::new();
+        let opening = |number: u32| Opening::of(format!("w{number}").as_bytes());
+        (0..128).for_each(|number| openings.insert(opening(number)));
+        assert!((0..128).all(|number| openings.may_contain(opening(number))));
+        let others = (200..999).filter(|number| openings.may_contain(opening(*number))).count();
+        assert!(others < 100, "{others} of 799");
     }
 
     #[test]
