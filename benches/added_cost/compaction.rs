@@ -15,6 +15,8 @@ use crate::load::{CHAT, Client, Exchange};
 use crate::process::{self, CpuTimes, Subject};
 use crate::report::{Spread, print_spread};
 use crate::{CREDENTIAL, SEED, Target, recorded};
+use weir_engine::plan::{NoSummaries, PlanOptions, plan};
+use weir_engine::{Encoding, Protocol};
 
 /// A conversation of a given size, and the limit that its first request is compacted to.
 struct Case {
@@ -53,6 +55,11 @@ const NEXT_REQUESTS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(40);
 /// Pause after it: background work is part of its CPU time.
 const BACKGROUND: Duration = Duration::from_millis(40);
+/// Seeds of the conversations that grow begin here.
+const GROWN_SEED: u64 = 10_000;
+/// Model of all requests, and a window that holds them.
+const MODEL: &str = "gpt-4.1";
+const WINDOW_TOKENS: u64 = 1_000_000;
 /// Number of rounds in which processes are restarted.
 const STARTED_ROUNDS: usize = 5;
 
@@ -66,18 +73,21 @@ enum Phase {
     Cold,
     /// A conversation that it has seen under another limit.
     Counted,
+    /// A conversation whose last request was below the limit.
+    Grown,
     /// The requests that follow the first one.
     Next,
 }
 
 impl Phase {
-    const ALL: [Self; 4] = [Self::AfterStart, Self::Cold, Self::Counted, Self::Next];
+    const ALL: [Self; 5] = [Self::AfterStart, Self::Cold, Self::Counted, Self::Grown, Self::Next];
 
     fn name(self) -> &'static str {
         match self {
             Self::AfterStart => "first request, process just started",
             Self::Cold => "first request, cold",
-            Self::Counted => "first request, counts at hand",
+            Self::Counted => "first request under a lower limit, counts at hand",
+            Self::Grown => "grown beyond its limit",
             Self::Next => "next requests",
         }
     }
@@ -144,7 +154,7 @@ pub fn measure(
     let mut reports = Vec::new();
     for case in wanted {
         eprintln!("measuring: {}", case.name);
-        let mut measured: Vec<[Measured; 4]> = targets.iter().map(|_| Default::default()).collect();
+        let mut measured: Vec<[Measured; 5]> = targets.iter().map(|_| Default::default()).collect();
         // The first round is discarded: the processes grow to the size of the case in it.
         for round in 0..=rounds {
             let bodies = Bodies::of(case, &recorded, round);
@@ -168,7 +178,7 @@ pub fn measure(
         reports.push(Report {
             case: case.name,
             body_bytes: whole.len(),
-            body_tokens: weir_engine::tokens::Encoding::O200kBase.count(whole.as_str()) as usize,
+            body_tokens: Encoding::O200kBase.count(whole.as_str()) as usize,
             rows: rows(targets, &measured),
         });
     }
@@ -181,6 +191,10 @@ struct Bodies {
     /// A first request and those that follow.
     cold: Vec<Vec<u8>>,
     counted: Vec<u8>,
+    /// The last request of a conversation below its limit, and the first above it.
+    grown: [Vec<u8>; 2],
+    /// Header with that limit.
+    grown_limit: String,
 }
 
 impl Bodies {
@@ -188,14 +202,42 @@ impl Bodies {
         let seed = 2 * round as u64;
         let small = conversation::small(&mut Random::new(SEED ^ seed), false);
         let first = |seed, next| growing(recorded, case.body_bytes, seed, next);
-        Self { small, cold: first(seed, NEXT_REQUESTS), counted: first(seed + 1, 0).remove(0) }
+        let mut pair = first(seed + GROWN_SEED, 1).into_iter();
+        let grown = [(); 2].map(|()| pair.next().unwrap_or_default());
+        let limit_tokens = least_limit(&grown[0]);
+        Self {
+            small,
+            cold: first(seed, NEXT_REQUESTS),
+            counted: first(seed + 1, 0).remove(0),
+            grown,
+            grown_limit: format!("x-weir-max-input-tokens: {limit_tokens}\r\n"),
+        }
     }
+}
+
+/// Returns the least limit under which a request is sent whole.
+fn least_limit(body: &[u8]) -> u64 {
+    let request = Protocol::Chat.read(body, usize::MAX).expect("a request");
+    let is_whole = |limit_tokens: u64| {
+        let mut options = PlanOptions::new(MODEL, Encoding::O200kBase, WINDOW_TOKENS);
+        options.limits.header_tokens = Some(limit_tokens);
+        plan(&request, &options, &NoSummaries).is_ok_and(|plan| plan.compactions == 0)
+    };
+    let (mut below_tokens, mut enough_tokens) = (0, body.len() as u64);
+    while enough_tokens - below_tokens > 1 {
+        let middle_tokens = below_tokens.midpoint(enough_tokens);
+        match is_whole(middle_tokens) {
+            true => enough_tokens = middle_tokens,
+            false => below_tokens = middle_tokens,
+        }
+    }
+    enough_tokens
 }
 
 /// Creates a conversation of recorded text that shares no message with another `seed`: a first body
 /// of about `first_bytes`, and `next` more.
 fn growing(recorded: &[Vec<Value>], first_bytes: usize, seed: u64, next: usize) -> Vec<Vec<u8>> {
-    let mut body = String::from(r#"{"model":"gpt-4.1","max_tokens":1024,"messages":["#);
+    let mut body = format!(r#"{{"model":"{MODEL}","max_tokens":1024,"messages":["#);
     let mut bodies = Vec::new();
     let mut is_grown = false;
     // Other seeds begin with another record.
@@ -244,7 +286,13 @@ fn run(case: &Case, target: &Target, bodies: &Bodies) -> Vec<Kept> {
         Ok((first, next)) => vec![(Phase::Cold, Ok(first)), (Phase::Next, Ok(next))],
         Err(error) => vec![(Phase::Cold, Err(error))],
     };
+    let grown = || -> io::Result<_> {
+        let mut client = opened(target, &bodies.grown_limit, &bodies.small)?;
+        client.exchange(&bodies.grown[0])?;
+        timed(target, &mut client, &bodies.grown[1..])
+    };
     kept.push((Phase::Counted, counted()));
+    kept.push((Phase::Grown, grown()));
     kept
 }
 
@@ -292,7 +340,7 @@ fn timed(
     Ok((taken, exchanges))
 }
 
-fn record(measured: &mut [Measured; 4], kept: Vec<Kept>) {
+fn record(measured: &mut [Measured; 5], kept: Vec<Kept>) {
     for (phase, outcome) in kept {
         let own = &mut measured[phase as usize];
         match outcome {
@@ -321,7 +369,7 @@ fn record(measured: &mut [Measured; 4], kept: Vec<Kept>) {
 }
 
 /// Returns the rows by phase, in the order of `targets`.
-fn rows(targets: &[Target], measured: &[[Measured; 4]]) -> Vec<Row> {
+fn rows(targets: &[Target], measured: &[[Measured; 5]]) -> Vec<Row> {
     let mut rows = Vec::new();
     let other = targets.iter().position(|target| target.name == OTHER);
     for phase in Phase::ALL {
