@@ -92,7 +92,7 @@ impl Runtime {
 
 impl Runtime {
     /// Keeps the originals of what an accepted attempt has left out, and the receipt of its compaction
-    /// under the request's ID. `permit` is the body's share of memory.
+    /// under the request's ID, and reads ahead for the next one. `permit` is the body's share of memory.
     pub(super) fn keep(
         &self,
         config: &Config,
@@ -105,6 +105,7 @@ impl Runtime {
         if let Some(id) = id.filter(|_| config.ledger.receipts) {
             self.receipts.keep(tenant, id, &attempt.job, &attempt.planned);
         }
+        let _ = std::mem::take(&mut attempt.planned.read_ahead).start();
     }
 }
 

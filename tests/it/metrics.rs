@@ -341,6 +341,34 @@ async fn metrics_count_tokens_without_a_journal_too() {
 }
 
 #[tokio::test]
+async fn a_compaction_finds_what_an_earlier_one_has_read() {
+    let upstream = Server::start(Options::default()).await.expect("a free port");
+    let weir = harness::start(&upstream.addr.to_string(), |_| {}).await;
+    let mut wire = Wire::connect(weir.address).await;
+    let said = |number: usize| {
+        let role = if number.is_multiple_of(2) { "user" } else { "assistant" };
+        json!({"role": role, "content": format!("{number} is the value. ").repeat(100)})
+    };
+    let mut sent = Vec::new();
+    for messages in (1..100).step_by(2) {
+        let messages: Vec<Value> = (0..messages).map(said).collect();
+        let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
+        let answer = wire.ask(chat("x-weir-max-input-tokens: 10000\r\n", body)).await;
+        assert_eq!(answer.status(), 200);
+        sent.push(messages.len() as f64);
+    }
+    let samples = told(&wire.ask(bare("GET", "/metrics", "")).await);
+    let compactions = sum(&samples, "weir_compactions_total", &[]);
+    assert!(compactions > 2.0, "{compactions}");
+    let lookups =
+        |result: &str| sum(&samples, "weir_cache_lookups_total", &["cache=\"readings\"", result]);
+    let (found, read) = (lookups("result=\"hit\""), lookups("result=\"miss\""));
+    // Each message is read by one compaction at most, whether or not a free core was faster.
+    assert!(read <= sent[sent.len() - 1], "{read} of {sent:?}");
+    assert!(found > 2.0 * sent[0] && found > read / 2.0, "{found} found, {read} read");
+}
+
+#[tokio::test]
 async fn what_callers_make_up_does_not_make_a_page_grow_without_end() {
     let upstream = Server::start(Options::default()).await.expect("a free port");
     let store = Store::in_memory().expect("there is memory");

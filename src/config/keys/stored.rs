@@ -13,7 +13,8 @@ pub(in crate::config) const CACHE: Section = Section {
         /// Memory for token counts of known messages. More memory saves work in longer
         /// conversations; results are the same with any size.
         counts_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
-        /// Memory for compaction plans of known conversations. Results are the same with any size.
+        /// Memory for compaction plans of known conversations; half as much again is for readings of
+        /// messages in conversations that near their limits. Results are the same with any size.
         plans_bytes = 67108864, Whole(0, 1024 * GIB), Restart, was folds_bytes;
     }],
     ..EMPTY

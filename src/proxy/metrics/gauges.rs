@@ -269,7 +269,8 @@ pub(super) fn caches(registry: &mut Registry, figures: impl Iterator<Item = Cach
             lookups.get_or_create(&OfLookup { cache, result }).inc_by(number);
         }
     }
-    let help = "Lookups in weir's caches of compaction states and of read prefixes";
+    let help = "Lookups in weir's caches of compaction states, of read prefixes, and of messages that \
+                compactions ask for";
     registry.register("weir_cache_lookups", help, lookups);
     registry.register("weir_cache_bytes", "Memory of weir's caches", sizes);
 }

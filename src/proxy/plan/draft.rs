@@ -1,27 +1,29 @@
 //! Planning of one request: finds its limits, looks up what is at hand, counts the rest, and has the
-//! engine plan it. `options` derives the inputs of the plan from configuration and request, `kept` plans
-//! a conversation by the decisions that it keeps. `planner.rs` decides where it runs and handles panics.
+//! engine plan it. `options` derives the inputs of the plan from configuration and request, `at_hand` gives
+//! the engine what earlier requests left, `kept` plans a conversation by the decisions that it keeps.
+//! `planner.rs` decides where it runs and handles panics.
 
+mod at_hand;
 mod kept;
 mod options;
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use self::at_hand::AtHand;
 use self::options::{
     adapt, asks_usage, binds, cached_permille, class, encoding, mode, of_model, operator_tokens,
     prefetch, requested_model, shortens,
 };
 use super::decisions::Found;
-use super::parallel::{self, Ahead};
-use super::plan_cache::{Chain, LastSent, Remembered};
+use super::parallel;
+use super::plan_cache::{Chain, LastSent, PlanCache, Remembered};
 use super::planned::{Job, Planned, Progress};
 use super::planner::{INLINE_BYTES, LONG_BODY_BYTES};
 use super::prefix_cache::Looked;
+use super::readings::ReadAhead;
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
@@ -37,11 +39,11 @@ use weir_engine::compact::policy::USUAL_CACHED_PERMILLE;
 use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
-use weir_engine::compact::source::{ReadOne, Readings, count_and_search};
+use weir_engine::compact::source::count_and_search;
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
-    CannotFit, Known, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received, plan_with,
+    CannotFit, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received, plan_with,
 };
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::{Beginning, Prefix, Request};
@@ -91,6 +93,8 @@ struct Conversation {
     is_whole: bool,
     looked_at: Instant,
     last_sent: LastSent,
+    /// Key of the readings of its messages.
+    readings: u128,
     /// Facts of the messages after those of the state.
     facts: Vec<Option<Fact>>,
 }
@@ -109,25 +113,8 @@ pub(super) struct Drafted {
     pub(super) plan: Option<Plan>,
 }
 
-/// Work at hand of a draft, for the engine.
-struct AtHand<'a> {
-    draft: &'a Draft,
-    shared: &'a Shared,
-    job: &'a Job,
-    spans: Option<&'a Spans<'a>>,
-    readings: Rc<Readings>,
-    /// Readings that other threads work on ahead of the plan.
-    ahead: RefCell<Option<ReadAhead>>,
-}
-
-impl<'a> AtHand<'a> {
-    fn new(draft: &'a Draft, shared: &'a Shared, job: &'a Job) -> Self {
-        Self { draft, shared, job, spans: None, readings: Rc::default(), ahead: RefCell::default() }
-    }
-}
-
 /// Messages whose contents are parsed, by position; empty if there are none.
-pub(super) type Parsed = Vec<Option<Rc<Reading>>>;
+pub(super) type Parsed = Vec<Option<Arc<Reading>>>;
 
 /// Result of a step towards a plan.
 pub(super) enum Step {
@@ -314,6 +301,7 @@ impl Draft {
         let is_stale = |earlier: &Remembered| {
             spans.as_ref().is_some_and(|spans| spans.is_stale(earlier.looked_at))
         };
+        let readings = self.readings_of(cache, &chain, remembered.as_ref());
         let branched = remembered.as_ref().map(|earlier| earlier.last_sent.branch());
         let usable = remembered.filter(|earlier| !is_stale(earlier));
         let is_whole = usable.as_ref().is_some_and(|own| own.state.messages() == messages.len());
@@ -325,7 +313,30 @@ impl Draft {
         let start = state.as_ref().map_or(0, |state| state.messages());
         let new = start..messages.len();
         let facts = new.map(|index| cache.fact(chain.content_key(index))).collect();
-        Conversation { chain, state, remembered_messages, is_whole, looked_at, last_sent, facts }
+        Conversation {
+            chain,
+            state,
+            remembered_messages,
+            is_whole,
+            looked_at,
+            last_sent,
+            readings,
+            facts,
+        }
+    }
+
+    /// Returns the key of the conversation's readings: that of the conversation it continues, unless another
+    /// continues that otherwise.
+    fn readings_of(&self, cache: &PlanCache, chain: &Chain, earlier: Option<&Remembered>) -> u128 {
+        let Some(earlier) = earlier.filter(|_| self.looked.is_some()) else { return chain.end() };
+        let table = cache.readings.look(earlier.readings);
+        let start = earlier.state.messages();
+        let mut new = chain.own().iter().enumerate().skip(start);
+        if !new.any(|(message, hash)| table.has_other(message, *hash)) {
+            return earlier.readings;
+        }
+        cache.readings.branch(&table, start, chain.end());
+        chain.end()
     }
 
     /// Counts the messages that no request has brought before. If a compaction will ask what they say,
@@ -366,7 +377,7 @@ impl Draft {
             };
             shared.state.cache.keep_fact(conversation.chain.content_key(*index), fact);
             conversation.facts[*index - start] = Some(fact);
-            parsed[*index] = reading.map(Rc::new);
+            parsed[*index] = reading.map(Arc::new);
         }
         Ok(parsed)
     }
@@ -399,9 +410,9 @@ impl Draft {
         let spans = self.spans(shared, job, request);
         let status =
             |gone: &[usize], space: Space| spans.as_ref().and_then(|own| own.status(gone, space));
-        let mut at_hand = AtHand::new(self, shared, job);
-        (at_hand.spans, at_hand.readings) = (spans.as_ref(), Rc::new(parsed.into()));
+        let at_hand = AtHand::new(self, shared, job).with(parsed, spans.as_ref());
         let plan = plan_with(request, &self.options, &status, &at_hand);
+        at_hand.keep_readings();
         if let Some(wanted) = spans.as_ref().and_then(Spans::take_open) {
             return Step::Waits(wanted);
         }
@@ -418,6 +429,7 @@ impl Draft {
                     planned.encoding = measure.encoding;
                 }
                 planned.begun = self.begun(job, request, &plan);
+                planned.read_ahead = at_hand.read_ahead(request, &plan);
                 Drafted { planned: Ok(planned), plan: Some(plan) }
             }
             Err(PlanError::Message { index, error }) => {
@@ -608,86 +620,12 @@ impl Draft {
             compacted_by: String::new(),
             progress: None,
             begun: None,
+            read_ahead: ReadAhead::default(),
             class: match self.options.passes_whole {
                 true => Some(RequestClass::Compaction),
                 false => job.options.class,
             },
         }
-    }
-}
-
-impl Known for AtHand<'_> {
-    fn extra_tokens(&self, extra: usize) -> Option<u64> {
-        self.draft.extras.get(extra).copied().flatten()
-    }
-
-    fn fact(&self, message: usize) -> Option<Fact> {
-        let conversation = self.draft.conversation.as_ref()?;
-        let place = message.checked_sub(conversation.start())?;
-        conversation.facts.get(place).copied().flatten()
-    }
-
-    fn state(&self) -> Option<Arc<Compactor>> {
-        self.draft.conversation.as_ref()?.state.clone()
-    }
-
-    fn keep_state(&self, state: &Arc<Compactor>) {
-        let Some(conversation) = &self.draft.conversation else { return };
-        // Records that are not settled must not be reused by requests that are sent.
-        // The conversation does not go on after its agent has compacted it.
-        let is_last = self.draft.options.passes_whole;
-        if conversation.is_whole || is_last || self.spans.is_some_and(Spans::is_unsettled) {
-            return;
-        }
-        let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
-        let kept = Remembered { state: Arc::clone(state), looked_at, last_sent, before: None };
-        let Conversation { chain, remembered_messages, .. } = conversation;
-        let earlier = remembered_messages.filter(|_| !conversation.is_whole);
-        self.shared.state.cache.keep_state(chain, kept, earlier);
-    }
-
-    fn readings(&self) -> Rc<Readings> {
-        Rc::clone(&self.readings)
-    }
-
-    fn read_many(
-        &self,
-        request: &Request<'_>,
-        messages: &[usize],
-        later: &[usize],
-        read: ReadOne,
-    ) -> Vec<Reading> {
-        let protocol = request.protocol;
-        let read = move |raw: &str| read(protocol, raw);
-        let mut ahead = self.ahead.borrow_mut();
-        if ahead.is_none() && !later.is_empty() {
-            let all = [messages, later].concat();
-            let raws: Vec<&str> = all.iter().map(|index| request.messages[*index]).collect();
-            let work = Ahead::new(&self.shared.state.heavy, &self.job.body, &raws, read);
-            *ahead = Some(ReadAhead { messages: all, work });
-        }
-        let begun = ahead.as_mut().and_then(|ahead| ahead.read(messages));
-        begun.unwrap_or_else(|| map(self.shared, self.job, request, messages, read))
-    }
-}
-
-/// Messages that are read ahead of the plan, by index in order, and their readings.
-struct ReadAhead {
-    messages: Vec<usize>,
-    work: Ahead<Reading>,
-}
-
-impl ReadAhead {
-    /// Returns the readings of `wanted`, by index in order; `None` if one is not among them, or was
-    /// returned before.
-    fn read(&mut self, wanted: &[usize]) -> Option<Vec<Reading>> {
-        let end = self.messages.binary_search(wanted.last()?).ok()? + 1;
-        let readings = self.work.up_to(end);
-        let messages = &self.messages[end - readings.len()..end];
-        let own = messages.iter().zip(readings);
-        let own = own.filter(|(message, _)| wanted.binary_search(message).is_ok());
-        let own: Vec<Reading> = own.map(|(_, reading)| reading).collect();
-        (own.len() == wanted.len()).then_some(own)
     }
 }
 

@@ -11,6 +11,7 @@ pub mod planned;
 mod planner;
 mod prefix_cache;
 mod question;
+mod readings;
 pub mod refusal;
 pub mod shared;
 
@@ -19,4 +20,5 @@ pub use self::plan_cache::CacheFigures;
 pub use self::planned::{Job, Planned, RequestOptions, WithoutRecall};
 pub use self::planner::{Planner, PlannerParts};
 pub use self::question::Question;
+pub use self::readings::ReadAhead;
 pub use self::shared::PlanState;

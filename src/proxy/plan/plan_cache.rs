@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::prefix_cache::PrefixCache;
+use super::readings::ReadingCache;
 use crate::config::{self, SummaryMode};
 use crate::proxy::cache::Cache;
 use weir_engine::compact::{Compactor, Fact, Measure};
@@ -30,6 +31,8 @@ pub(super) struct Remembered {
     pub last_sent: LastSent,
     /// Key of the state that it continues, set when it is kept.
     pub before: Option<u128>,
+    /// Key of the readings of its messages.
+    pub readings: u128,
 }
 
 /// Request of a conversation that an upstream last accepted. A plan alone does not change it.
@@ -71,6 +74,7 @@ pub(super) struct PlanCache {
     extras: Cache<u128, u64>,
     states: Cache<u128, Remembered>,
     pub prefixes: PrefixCache,
+    pub readings: ReadingCache,
     lookups: Lookups,
 }
 
@@ -84,8 +88,16 @@ pub(super) struct Lookups {
 impl Lookups {
     /// Counts a lookup.
     pub(super) fn note(&self, is_hit: bool) {
-        let counter = if is_hit { &self.hits } else { &self.misses };
-        counter.fetch_add(1, Ordering::Relaxed);
+        self.note_all(u64::from(is_hit), u64::from(!is_hit));
+    }
+
+    /// Counts several lookups.
+    pub(super) fn note_all(&self, hits: u64, misses: u64) {
+        for (counter, more) in [(&self.hits, hits), (&self.misses, misses)] {
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -125,17 +137,19 @@ impl PlanCache {
                 })
                 .build(),
             prefixes: PrefixCache::new(secret, limits.folds_bytes / 8),
+            readings: ReadingCache::new(limits.folds_bytes / 2),
             lookups: Lookups::default(),
         }
     }
 
     /// Returns the figures of all caches.
-    pub(super) fn figures(&self) -> [CacheFigures; 3] {
+    pub(super) fn figures(&self) -> [CacheFigures; 4] {
         let counts_bytes = self.facts.weighted_size() + self.extras.weight();
         [
             CacheFigures::new("counts", None, counts_bytes),
             CacheFigures::new("plans", Some(&self.lookups), self.states.weight()),
             self.prefixes.figures(),
+            self.readings.figures(),
         ]
     }
 
@@ -266,6 +280,11 @@ impl Chain {
     /// Returns the hashes of the messages alone.
     pub(super) fn own(&self) -> &[u128] {
         &self.own
+    }
+
+    /// Returns the key of the whole conversation; 0 if it is empty.
+    pub(super) fn end(&self) -> u128 {
+        self.ends.last().copied().unwrap_or_default()
     }
 
     /// Returns the key of one message's content.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::decisions::Begun;
 use super::plan_cache::{LastSent, Sent};
+use super::readings::ReadAhead;
 use crate::proxy::admit::attribution::ConversationLabel;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::compaction::{Asked, ShortenedItems};
@@ -183,6 +184,8 @@ pub struct Planned {
     pub progress: Option<Progress>,
     /// Decisions to record before it is sent.
     pub begun: Option<Begun>,
+    /// Reading for the next compaction, to do once it is sent.
+    pub read_ahead: ReadAhead,
     /// Class of the request by its client's headers, or by the fixed prompt of an agent that compacts
     /// its own conversation.
     pub class: Option<RequestClass>,

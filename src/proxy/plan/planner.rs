@@ -388,9 +388,93 @@ mod tests {
                 let Ok(whole) = planned(&self::shared(), &job) else { panic!("it fits") };
                 assert_eq!((on.body, on.action), (whole.body, whole.action), "{turns} turns");
                 assert_eq!(on.received_tokens, whole.received_tokens, "{turns} turns");
+                on.read_ahead.run();
             }
             assert!(taken_up > 45, "{taken_up} were taken up in {protocol:?}");
         }
+    }
+
+    /// Returns the numbers of messages whose readings plans have found, and of those that they have read.
+    fn readings(shared: &Shared) -> (u64, u64) {
+        let figures = shared.state.figures().find(|figures| figures.name == "readings");
+        figures.and_then(|figures| figures.lookups).expect("they are counted")
+    }
+
+    #[test]
+    fn a_compaction_finds_what_was_read_before_it() {
+        for protocol in [Protocol::Chat, Protocol::Responses, Protocol::Messages] {
+            let (reads_ahead, alone) = (shared(), shared());
+            let (mut compactions, mut messages, mut before) = (0, 0, 0);
+            for turns in 1..80 {
+                let job = Job { protocol, ..job(agent(protocol, turns), Some(20_000)) };
+                let plans = [&reads_ahead, &alone].map(|shared| planned(shared, &job));
+                let [Ok(ahead), Ok(plain)] = plans else { panic!("it fits") };
+                assert_eq!(ahead, plain, "{turns} turns in {protocol:?}");
+                if ahead.compactions > compactions {
+                    // What is new is read as it is counted.
+                    messages += before;
+                }
+                (compactions, before) = (ahead.compactions, u64::from(ahead.messages));
+                ahead.read_ahead.run();
+            }
+            assert!(compactions > 2, "{compactions}");
+            // Each asks for all messages, besides some of its own request.
+            let asked = messages..=messages + 3 * u64::from(compactions);
+            let (found, read) = readings(&reads_ahead);
+            assert!(asked.contains(&(found + read)), "{found} and {read} of {asked:?}");
+            // Only what is newer than the last 16 KB that were read ahead.
+            assert!(read <= 25 * u64::from(compactions), "{read} of {messages} in {protocol:?}");
+            // Without it, the first compaction has read what the next ones find.
+            let (found, read) = readings(&alone);
+            assert!(asked.contains(&(found + read)), "{found} and {read} of {asked:?}");
+            assert!(found > messages / 2, "{found} of {messages} in {protocol:?}");
+        }
+    }
+
+    #[test]
+    fn branches_of_a_conversation_do_not_replace_each_others_readings() {
+        let shared = shared();
+        let mut last = 0;
+        for turns in 10..80 {
+            let own = agent(Protocol::Chat, turns);
+            let other = (10..turns).fold(own.clone(), |body, turn| {
+                body.replace(&format!("turn_{turn} says"), &format!("it_{turn} is"))
+            });
+            for body in [own, other] {
+                let Ok(planned) = planned(&shared, &job(body, Some(20_000))) else {
+                    panic!("it fits")
+                };
+                last = u64::from(planned.messages);
+                planned.read_ahead.run();
+            }
+        }
+        let (found, read) = readings(&shared);
+        // Each compaction reads what is newer than 16 KB that were read ahead, and finds the rest.
+        assert!(read < last, "{read} read, of two times {last}");
+        assert!(found > 2 * last, "{found} found");
+    }
+
+    #[tokio::test]
+    async fn reading_ahead_needs_a_free_core() {
+        let shared = shared();
+        // Past half of the way to the limit.
+        let jobs = [agent(Protocol::Chat, 20), agent(Protocol::Chat, 60)];
+        let [near, full] = jobs.map(|body| job(body, Some(30_000)));
+        let plan = |job: &Job| {
+            let Ok(planned) = planned(&shared, job) else { panic!("it fits") };
+            planned
+        };
+        let cores = |number| Arc::clone(&shared.state.heavy).acquire_many_owned(number);
+        let all = u32::try_from(shared.state.heavy.available_permits()).expect("few");
+        let all = cores(all).await.expect("it is open");
+        assert!(plan(&near).read_ahead.start().is_none(), "no core is free");
+        drop(all);
+        shared.state.heavy.add_permits(1);
+        let task = plan(&near).read_ahead.start().expect("there is something to read");
+        task.await.expect("no fault");
+        assert!(plan(&full).compactions > 0);
+        let (found, read) = readings(&shared);
+        assert!(found >= 41, "{found} found, {read} read");
     }
 
     #[test]

@@ -19,8 +19,8 @@ use crate::proxy::hold::journal::Account;
 use crate::proxy::hold::journal::Cost;
 use crate::proxy::live;
 use crate::proxy::metrics::{Metrics, Resend};
-use crate::proxy::plan::Planned;
 use crate::proxy::plan::planned::Progress;
+use crate::proxy::plan::{Planned, ReadAhead};
 use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
 pub use crate::proxy::settle::outcome::Outcome;
@@ -228,6 +228,7 @@ impl Record {
             compacted_by: String::new(),
             progress: None,
             begun: None,
+            read_ahead: ReadAhead::default(),
             ..*planned
         });
     }

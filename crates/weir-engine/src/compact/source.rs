@@ -28,7 +28,7 @@ pub trait Source {
     }
 
     /// Reads the content of `message`.
-    fn reading(&self, message: usize) -> Rc<Reading>;
+    fn reading(&self, message: usize) -> Arc<Reading>;
 
     /// Announces that these messages will be read, so that they can be read together.
     fn expect(&self, _messages: &[usize]) {}
@@ -37,8 +37,8 @@ pub trait Source {
     fn expect_first(&self, _messages: usize) {}
 
     /// Reads the content of an earlier compaction's note.
-    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
-        Rc::new(Reading::of_text(Role::User, note))
+    fn note_reading(&self, note: &Arc<str>) -> Arc<Reading> {
+        Arc::new(Reading::of_text(Role::User, note))
     }
 
     /// Returns the values of the first `messages` messages.
@@ -68,11 +68,12 @@ pub trait Source {
 }
 
 /// Readings of a request's messages, each made at most once.
-pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
+pub type Readings = RefCell<Vec<Option<Arc<Reading>>>>;
 
-/// Function that reads many messages of a request, in order, each by the function given third. It may begin
+/// Function that reads many messages of a request, in order, each by the function given third, or returns
+/// readings of earlier requests. It may begin
 /// to read those given second, which follow them and are perhaps wanted later.
-pub type ReadMany<'a> = dyn Fn(&[usize], &[usize], ReadOne) -> Vec<Reading> + 'a;
+pub type ReadMany<'a> = dyn Fn(&[usize], &[usize], ReadOne) -> Vec<Arc<Reading>> + 'a;
 
 /// Function that reads one message of a request.
 pub type ReadOne = fn(Protocol, &str) -> Reading;
@@ -111,7 +112,7 @@ pub struct RequestSource<'a> {
     readings: Rc<Readings>,
     read_many: Option<&'a ReadMany<'a>>,
     lexicon: RefCell<Rc<Lexicon>>,
-    notes: RefCell<VecDeque<(Arc<str>, Rc<Reading>)>>,
+    notes: RefCell<VecDeque<(Arc<str>, Arc<Reading>)>>,
     summaries: Option<Summaries<'a>>,
 }
 
@@ -154,7 +155,7 @@ impl<'a> RequestSource<'a> {
             return;
         }
         for (message, reading) in messages.iter().zip(read_many(&messages, &later, read)) {
-            readings[*message] = Some(Rc::new(reading));
+            readings[*message] = Some(reading);
         }
     }
 }
@@ -176,13 +177,15 @@ impl Source for RequestSource<'_> {
         texts.iter().any(Option::is_some).then_some(Edit::Arguments(texts))
     }
 
-    fn reading(&self, message: usize) -> Rc<Reading> {
-        let mut readings = self.readings.borrow_mut();
-        if readings.len() <= message {
-            readings.resize(self.messages.len(), None);
+    fn reading(&self, message: usize) -> Arc<Reading> {
+        if let Some(Some(known)) = self.readings.borrow().get(message) {
+            return Arc::clone(known);
         }
-        let read = || Rc::new(read_one(self.protocol, self.messages[message]));
-        Rc::clone(readings[message].get_or_insert_with(read))
+        self.read_many(vec![message], Vec::new(), read_one);
+        let mut readings = self.readings.borrow_mut();
+        readings.resize(self.messages.len(), None);
+        let read = || Arc::new(read_one(self.protocol, self.messages[message]));
+        Arc::clone(readings[message].get_or_insert_with(read))
     }
 
     fn expect(&self, messages: &[usize]) {
@@ -194,16 +197,16 @@ impl Source for RequestSource<'_> {
         self.read_many(own, later, read_and_search);
     }
 
-    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
+    fn note_reading(&self, note: &Arc<str>) -> Arc<Reading> {
         let mut notes = self.notes.borrow_mut();
         if let Some((_, known)) = notes.iter().find(|(known, _)| Arc::ptr_eq(known, note)) {
-            return Rc::clone(known);
+            return Arc::clone(known);
         }
         if notes.len() == NOTES {
             notes.pop_front();
         }
-        let reading = Rc::new(Reading::of_text(Role::User, note));
-        notes.push_back((Arc::clone(note), Rc::clone(&reading)));
+        let reading = Arc::new(Reading::of_text(Role::User, note));
+        notes.push_back((Arc::clone(note), Arc::clone(&reading)));
         reading
     }
 

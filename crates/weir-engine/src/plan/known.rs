@@ -61,7 +61,8 @@ pub trait Known {
         Rc::default()
     }
 
-    /// Parses the contents of messages of `request` by `read`, in order. May share the work among threads,
+    /// Returns the contents of messages of `request` in order, as `read` parses them, or as it did for an
+    /// earlier request. May share the work among threads,
     /// which may go on with those of `later`: these follow, and are perhaps wanted later.
     fn read_many(
         &self,
@@ -69,8 +70,9 @@ pub trait Known {
         messages: &[usize],
         _later: &[usize],
         read: ReadOne,
-    ) -> Vec<Reading> {
-        messages.iter().map(|message| read(request.protocol, request.messages[*message])).collect()
+    ) -> Vec<Arc<Reading>> {
+        let read = |message: &usize| read(request.protocol, request.messages[*message]);
+        messages.iter().map(|message| Arc::new(read(message))).collect()
     }
 }
 

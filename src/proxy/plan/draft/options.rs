@@ -138,9 +138,13 @@ pub(super) fn prefetch(
     job: &Job,
     class: Option<RequestClass>,
 ) -> Option<PrefetchSettings> {
-    let is_side = matches!(class, Some(RequestClass::Compaction | RequestClass::Auxiliary));
-    let is_asked = job.wait_mode != WaitMode::LookOnly && !is_side;
+    let is_asked = job.wait_mode != WaitMode::LookOnly && !is_side(class);
     shared.summaries.as_ref().filter(|_| is_asked)?.prefetch_settings()
+}
+
+/// Whether the conversation does not go on behind a request of this class.
+pub(super) fn is_side(class: Option<RequestClass>) -> bool {
+    matches!(class, Some(RequestClass::Compaction | RequestClass::Auxiliary))
 }
 
 /// Model that the path or the body names; empty if neither does.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use memchr::memmem;
 
@@ -56,7 +56,7 @@ pub(crate) fn note(
         None => format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]"),
     };
     let mut elsewhere: Vec<String> = Vec::new();
-    let reading_of = |message: usize| Rc::clone(&subject.readings[message]);
+    let reading_of = |message: usize| Arc::clone(&subject.readings[message]);
     let mut speakers = Speakers::new(subject.turns, reading_of);
     for (message, own) in &chosen {
         let reading = &subject.readings[*message];

@@ -2,7 +2,7 @@
 //! distinguishes it from any role. Pure.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::compact::state::turns::{Turn, TurnKind, Turns};
@@ -19,7 +19,7 @@ pub(crate) struct Speakers<'a, R> {
     last: Option<(usize, HashMap<usize, String>)>,
 }
 
-impl<'a, R: Fn(usize) -> Rc<Reading>> Speakers<'a, R> {
+impl<'a, R: Fn(usize) -> Arc<Reading>> Speakers<'a, R> {
     /// Creates a lookup for messages in `turns`; `reading` returns a message.
     pub(crate) fn new(turns: &'a Turns, reading: R) -> Self {
         Self { turns, reading, last: None }
@@ -70,7 +70,7 @@ pub(crate) fn tool_name(name: &str) -> String {
 }
 
 /// Returns the tool of each result in an assistant's turn, by message, if its call is known.
-fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(usize, String)> {
+fn of_results(turn: &Turn, reading: impl Fn(usize) -> Arc<Reading>) -> Vec<(usize, String)> {
     let asking = reading(turn.first);
     let calls: Vec<(&str, &str)> = asking
         .blocks

@@ -1,6 +1,6 @@
 //! Input for a note of excerpts: the conversation so far, and the messages that the note replaces.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::weight::Lexicon;
 use crate::compact::message::reading::Reading;
@@ -10,7 +10,7 @@ use crate::tokens::Encoding;
 /// Input for a note.
 pub(crate) struct Subject<'a> {
     /// All messages so far, including system messages.
-    pub readings: &'a [Rc<Reading>],
+    pub readings: &'a [Arc<Reading>],
     /// The values in them.
     pub lexicon: &'a Lexicon,
     /// Size of each message's text.
@@ -24,7 +24,7 @@ pub(crate) struct Subject<'a> {
     /// Messages that are sent unchanged.
     pub kept: &'a [usize],
     /// Notes that stay, and the summary.
-    pub notes: &'a [Rc<Reading>],
+    pub notes: &'a [Arc<Reading>],
     /// First user message: the subject of the conversation.
     pub first_user: Option<usize>,
     pub encoding: Encoding,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::compact::message::reading::Reading;
 use crate::compact::message::values::ValueKind;
@@ -105,7 +105,7 @@ impl Stats {
 
 impl Lexicon {
     /// Adds messages from the first unseen one on. `reading` returns a message.
-    pub fn take_up_to(&mut self, messages: usize, reading: impl Fn(usize) -> Rc<Reading>) {
+    pub fn take_up_to(&mut self, messages: usize, reading: impl Fn(usize) -> Arc<Reading>) {
         let new: usize =
             (self.messages()..messages).map(|message| reading(message).values.len()).sum();
         self.holders.reserve(new);
@@ -266,8 +266,8 @@ mod tests {
             (Role::Assistant, "own_7 beside own_8"),
             (Role::User, "own_8 it is, near deep_5"),
         ];
-        let readings = said.map(|(role, text)| Rc::new(Reading::of_text(role, text)));
-        let reading = |message: usize| Rc::clone(&readings[message]);
+        let readings = said.map(|(role, text)| Arc::new(Reading::of_text(role, text)));
+        let reading = |message: usize| Arc::clone(&readings[message]);
         let mut by_one = Lexicon::default();
         for end in 1..=readings.len() {
             by_one.take_up_to(end, reading);

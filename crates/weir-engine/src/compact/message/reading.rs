@@ -1,5 +1,5 @@
 //! Reading of a message's content: its texts decoded, split into units, with the values in them.
-//! Made only if a compaction needs it. Pure.
+//! Made for compactions, and kept from one to the next. Pure.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -198,6 +198,26 @@ impl Reading {
                 self.units.push(Unit { span, block: index as u32, first_value });
             }
         }
+    }
+
+    /// Returns the memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let findings = &self.findings;
+        let places = [&findings.rules, &findings.instructions, &findings.decisions];
+        let places = places.map(|own| own.get().map_or(0, |own| size_of_val(&**own)));
+        let blocks = self.blocks.iter().map(|block| match &block.kind {
+            BlockKind::Text => size_of::<Block>(),
+            BlockKind::Call { name, id } => size_of::<Block>() + name.capacity() + id.capacity(),
+        });
+        size_of::<Self>()
+            + self.text.capacity()
+            + blocks.sum::<usize>()
+            + self.units.capacity() * size_of::<Unit>()
+            + self.values.capacity() * size_of::<Mention>()
+            + self.answers.as_ref().map_or(0, String::capacity)
+            + places.iter().sum::<usize>()
+            + findings.written_texts.get().map_or(0, |own| size_of_val(&**own))
+            + findings.shapes.get().map_or(0, |own| size_of_val(&**own))
     }
 
     /// Returns the values in a unit.

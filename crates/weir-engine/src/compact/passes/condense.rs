@@ -1,7 +1,6 @@
 //! Compaction that turns all old turns into a note of excerpts. System messages, the first user
 //! message, pins, earlier notes and a window of recent turns stay.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Compaction;
@@ -264,7 +263,7 @@ impl Compaction<'_> {
     ) -> T {
         let state = &*self.state;
         source.expect_first(state.messages.facts.len());
-        let readings: Vec<Rc<Reading>> =
+        let readings: Vec<Arc<Reading>> =
             (0..state.messages.facts.len()).map(|message| source.reading(message)).collect();
         let text_tokens: Vec<u64> = state
             .messages
@@ -275,7 +274,7 @@ impl Compaction<'_> {
         let kept: Vec<usize> = (0..state.messages.facts.len())
             .filter(|message| !matches!(state.messages.fates[*message], Fate::Gone | Fate::Masked))
             .collect();
-        let mut notes: Vec<Rc<Reading>> = state
+        let mut notes: Vec<Arc<Reading>> = state
             .notes
             .list
             .iter()

@@ -302,8 +302,8 @@ mod tests {
             Clipped { cuts: Vec::new(), text_tokens: level_tokens }
         }
 
-        fn reading(&self, _: usize) -> std::rc::Rc<Reading> {
-            std::rc::Rc::new(Reading::of_text(Role::User, ""))
+        fn reading(&self, _: usize) -> Arc<Reading> {
+            Arc::new(Reading::of_text(Role::User, ""))
         }
     }
 

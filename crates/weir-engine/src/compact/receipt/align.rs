@@ -2,7 +2,7 @@
 //! text, placeholders and clipped ones. The rest are notes, or were added. Pure.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -27,7 +27,7 @@ pub(super) struct Alignment {
 }
 
 /// Finds each message sent among those received; `None` for one that is known already.
-pub(super) fn align(received: &[Rc<Reading>], sent: &[Option<Rc<Reading>>]) -> Alignment {
+pub(super) fn align(received: &[Arc<Reading>], sent: &[Option<Arc<Reading>>]) -> Alignment {
     let mut alignment =
         Alignment { fates: vec![Fate::Gone; received.len()], notes: Vec::new(), added: Vec::new() };
     let mut places: HashMap<u64, Vec<usize>, Seeded> = HashMap::default();
@@ -81,7 +81,7 @@ enum Piece {
 
 /// Splits a user's message, as sent, into several received ones and notes: some protocols and models take no
 /// two of them in a row. `None` if it is no such message.
-fn pieces(received: &[Rc<Reading>], next: usize, own: &Reading) -> Option<Vec<Piece>> {
+fn pieces(received: &[Arc<Reading>], next: usize, own: &Reading) -> Option<Vec<Piece>> {
     if own.role != Role::User {
         return None;
     }
@@ -125,7 +125,7 @@ fn pieces(received: &[Rc<Reading>], next: usize, own: &Reading) -> Option<Vec<Pi
 
 /// Finds the message, from `next` on, that `own` is a changed form of; with its fate, and the note in it.
 fn changed(
-    received: &[Rc<Reading>],
+    received: &[Arc<Reading>],
     next: usize,
     own: &Reading,
 ) -> Option<(usize, Fate, Option<String>)> {

@@ -1,7 +1,7 @@
 //! Check of a receipt against a transcript: digests of messages, excerpts word for word, rules. Pure.
 
 use std::collections::HashSet;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -133,9 +133,9 @@ pub fn check(receipt: &Receipt, protocol: Protocol, messages: &[&str]) -> Checke
     let next = |entry: &Entry| if entry.recall { None } else { transcript.next() };
     let places: Vec<Option<(usize, &&str)>> = receipt.messages.iter().map(next).collect();
     let read = |place: &Option<(usize, &&str)>| {
-        Rc::new(read_one(protocol, place.map_or("null", |(_, raw)| *raw)))
+        Arc::new(read_one(protocol, place.map_or("null", |(_, raw)| *raw)))
     };
-    let readings: Vec<Rc<Reading>> = places.iter().map(read).collect();
+    let readings: Vec<Arc<Reading>> = places.iter().map(read).collect();
     for (number, entry) in receipt.messages.iter().enumerate() {
         let Some((message, raw)) = places[number] else { continue };
         if digest(&protocol.identity(raw)) != entry.digest {
@@ -188,7 +188,7 @@ fn is_consistent(receipt: &Receipt) -> bool {
 /// the number in the transcript of a message of the receipt.
 fn check_rules(
     receipt: &Receipt,
-    readings: &[Rc<Reading>],
+    readings: &[Arc<Reading>],
     number: impl Fn(usize) -> Option<usize>,
     checked: &mut Checked,
 ) {

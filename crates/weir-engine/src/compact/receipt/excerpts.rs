@@ -1,7 +1,7 @@
 //! Excerpts of a note, found again in the messages that it names: each line word for word and in order.
 //! Reads the text of a note as anybody can, not the engine's choice. Pure.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use memchr::memmem;
 
@@ -48,7 +48,7 @@ impl Found {
     }
 
     /// Finds the excerpts of a note.
-    pub(super) fn take(&mut self, note: &str, readings: &[Rc<Reading>]) -> Shown {
+    pub(super) fn take(&mut self, note: &str, readings: &[Arc<Reading>]) -> Shown {
         let mut shown = Shown::default();
         let mut message: Option<usize> = None;
         let mut spans: Vec<(usize, usize)> = Vec::new();
@@ -91,7 +91,7 @@ impl Found {
         &mut self,
         message: Option<usize>,
         spans: &mut Vec<(usize, usize)>,
-        readings: &[Rc<Reading>],
+        readings: &[Arc<Reading>],
     ) {
         let Some(message) = message else { return };
         let text = &readings[message].text;
@@ -138,7 +138,7 @@ fn header(line: &str) -> (Option<usize>, &str) {
 }
 
 /// Returns whether the message, or else some message, holds each of the names.
-fn is_named(names: &str, reading: Option<&Rc<Reading>>, readings: &[Rc<Reading>]) -> bool {
+fn is_named(names: &str, reading: Option<&Arc<Reading>>, readings: &[Arc<Reading>]) -> bool {
     let holds = |name: &str, reading: &Reading| {
         memmem::find(reading.text.as_bytes(), name.as_bytes()).is_some()
     };

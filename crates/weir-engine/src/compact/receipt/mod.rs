@@ -12,7 +12,7 @@ mod parts;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -168,13 +168,13 @@ impl Receipt {
         (received, own): (&[&str], &[Option<Cow<'_, str>>]),
         sent: &[&str],
     ) -> ReceiptAndUnknownLines {
-        let read = |raw: &str| Rc::new(read_one(protocol, raw));
+        let read = |raw: &str| Arc::new(read_one(protocol, raw));
         let all = || own.iter().zip(received).map(|(own, raw)| own.as_deref().unwrap_or(raw));
-        let readings: Vec<Rc<Reading>> = all().map(read).collect();
+        let readings: Vec<Arc<Reading>> = all().map(read).collect();
         let less = without_recalls(protocol, client, sent);
         let recalls: HashSet<&str> =
             less.iter().zip(sent).filter(|(own, _)| own.is_none()).map(|(_, raw)| *raw).collect();
-        let read_sent: Vec<Option<Rc<Reading>>> =
+        let read_sent: Vec<Option<Arc<Reading>>> =
             less.iter().map(|raw| raw.as_deref().map(read)).collect();
         let Alignment { mut fates, notes: texts, added } = align::align(&readings, &read_sent);
         let (wanted, less): (Vec<&str>, Vec<&str>) =
@@ -190,10 +190,10 @@ impl Receipt {
             texts.iter().map(|text| note(&found.take(text, &readings), text)).collect();
         summarise(&notes, &mut fates, &found);
         // A check does not have the texts of recalls.
-        let nothing = Rc::new(Reading::of_text(Role::Other, ""));
+        let nothing = Arc::new(Reading::of_text(Role::Other, ""));
         let ruled = own.iter().zip(&readings).map(|(own, reading)| match own {
-            Some(_) => Rc::clone(reading),
-            None => Rc::clone(&nothing),
+            Some(_) => Arc::clone(reading),
+            None => Arc::clone(&nothing),
         });
         let (noted_rules, lost_rules) = rules(&ruled.collect::<Vec<_>>(), &fates, &found);
         let entry = |(message, raw): (usize, &str)| Entry {
@@ -240,7 +240,7 @@ fn summarise(notes: &[NoteEntry], fates: &mut [Fate], found: &Found) {
 
 /// Returns the number of rules that notes have, and the others by place.
 fn rules(
-    readings: &[Rc<Reading>],
+    readings: &[Arc<Reading>],
     fates: &[Fate],
     found: &Found,
 ) -> (usize, Vec<(usize, usize, usize)>) {
@@ -256,7 +256,7 @@ fn rules(
 
 /// Returns the rules that are in no excerpt of any message, by place.
 fn lost(
-    readings: &[Rc<Reading>],
+    readings: &[Arc<Reading>],
     rules: &[Rule],
     spans: impl Fn(usize) -> Vec<(usize, usize)>,
 ) -> Vec<(usize, usize, usize)> {

@@ -121,6 +121,11 @@ impl Compactor {
         from + share(hard_tokens - from, permille.min(1000))
     }
 
+    /// Returns whether the conversation is more than half way between its last compaction and the next one.
+    pub fn is_past_half_way(&self) -> bool {
+        self.sizes.request_tokens > self.on_the_way(500)
+    }
+
     /// Returns the mark that a size exceeds, if a compaction is due.
     pub(crate) fn due(&self, size_tokens: u64) -> Option<Mark> {
         self.due_with(size_tokens, self.reserved_tokens())

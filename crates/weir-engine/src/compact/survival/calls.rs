@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::tools::Tool;
 use super::{outputs, units_within};
@@ -36,7 +36,7 @@ pub(super) struct Calls {
 impl Calls {
     /// Pairs calls and results: by ID, or by order if a result has none. A result whose ID no call has
     /// answers none.
-    pub(super) fn of(readings: &[Rc<Reading>]) -> Self {
+    pub(super) fn of(readings: &[Arc<Reading>]) -> Self {
         let mut calls = Self::default();
         let mut by_id: HashMap<&str, usize> = HashMap::new();
         // First of the newest calls that still wait for results without an ID.
@@ -94,7 +94,7 @@ impl Calls {
 
 impl Called {
     /// Returns the tool's name, empty for a command in a text, and the readable arguments.
-    pub(super) fn parts<'a>(&self, readings: &'a [Rc<Reading>]) -> (&'a str, &'a str) {
+    pub(super) fn parts<'a>(&self, readings: &'a [Arc<Reading>]) -> (&'a str, &'a str) {
         let reading = &readings[self.message];
         let name = match &reading.blocks[self.block].kind {
             BlockKind::Call { name, .. } => name,

@@ -20,7 +20,7 @@ mod words;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::excerpt::subject::Subject;
 use super::message::reading::{Reading, Unit};
@@ -71,7 +71,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn of(readings: &[Rc<Reading>]) -> Self {
+    pub(crate) fn of(readings: &[Arc<Reading>]) -> Self {
         let calls = Calls::of(readings);
         let tasks = tasks::tasks(readings, &calls);
         Self { calls, tasks }
@@ -119,7 +119,7 @@ pub(crate) struct Rule {
 
 /// Returns the rules of the messages `gone` that no message of `kept` repeats, in order. A repeated rule is
 /// listed once.
-pub(crate) fn rules(readings: &[Rc<Reading>], gone: &[usize], kept: &[usize]) -> Vec<Rule> {
+pub(crate) fn rules(readings: &[Arc<Reading>], gone: &[usize], kept: &[usize]) -> Vec<Rule> {
     let conversation = Conversation { readings, gone, kept, notes: &[] };
     let found = rules::of(&conversation, &Calls::of(readings));
     let of = |own: RulesOf| {

@@ -2,7 +2,7 @@
 //! message is its output. Pure.
 
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::INSTRUCTION_TAGS;
 use crate::compact::message::ending::{Ending, EndingSoFar};
@@ -23,7 +23,7 @@ pub(super) fn opens_as_output(reading: &Reading) -> bool {
 }
 
 /// Returns whether a user's message is the output of an action.
-pub(super) fn is_output(readings: &[Rc<Reading>], message: usize) -> bool {
+pub(super) fn is_output(readings: &[Arc<Reading>], message: usize) -> bool {
     if readings[message].role != Role::User || !opens_as_output(&readings[message]) {
         return false;
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use memchr::{memchr_iter, memmem};
 use xxhash_rust::xxh3::xxh3_64;
@@ -49,12 +49,12 @@ pub(super) struct RulesOf {
 
 /// Messages of a conversation, with those that stay.
 pub(super) struct Conversation<'a> {
-    pub(super) readings: &'a [Rc<Reading>],
+    pub(super) readings: &'a [Arc<Reading>],
     /// Messages that are not sent, in order.
     pub(super) gone: &'a [usize],
     pub(super) kept: &'a [usize],
     /// Notes that stay.
-    pub(super) notes: &'a [Rc<Reading>],
+    pub(super) notes: &'a [Arc<Reading>],
 }
 
 /// Returns the rules of the messages that a note replaces, in order. One that still stands in a kept
@@ -174,7 +174,7 @@ fn names_instructions(text: &str) -> bool {
 }
 
 /// Returns whether a result is that of a tool which read an instruction file.
-fn is_instruction_file(readings: &[Rc<Reading>], calls: &Calls, message: usize) -> bool {
+fn is_instruction_file(readings: &[Arc<Reading>], calls: &Calls, message: usize) -> bool {
     let call = calls.answered_by(message).map(|call| call.parts(readings));
     call.is_some_and(|(_, arguments)| names_instruction_file(arguments))
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use memchr::memchr_iter;
 use serde_json::value::RawValue;
@@ -111,7 +111,7 @@ pub(super) fn outdated(subject: &Subject<'_>, tasks: &Tasks) -> BTreeSet<(usize,
 }
 
 /// Finds all tasks.
-pub(super) fn tasks(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
+pub(super) fn tasks(readings: &[Arc<Reading>], calls: &Calls) -> Tasks {
     let mut of_tools = current(lists_of_tools(readings, calls));
     let mut of_boxes = current(boxes(readings, calls));
     // Each form corrects the other by equal texts; a list of a tool also replaces boxes of the agent.
@@ -167,7 +167,7 @@ fn current(lists: impl Iterator<Item = List>) -> Tasks {
 
 /// Returns the lists that calls of tools for it wrote, the newest first.
 fn lists_of_tools<'a>(
-    readings: &'a [Rc<Reading>],
+    readings: &'a [Arc<Reading>],
     calls: &'a Calls,
 ) -> impl Iterator<Item = List> + 'a {
     let is_list = |call: &&Called| call.tool.lists_tasks && !has_failed(readings, call);
@@ -182,7 +182,7 @@ fn lists_of_tools<'a>(
     })
 }
 
-fn has_failed(readings: &[Rc<Reading>], call: &Called) -> bool {
+fn has_failed(readings: &[Arc<Reading>], call: &Called) -> bool {
     let Some(result) = call.result else { return false };
     let text = readings[result].text.trim_start();
     let start = text[..text.floor_char_boundary(40)].to_lowercase();
@@ -225,7 +225,7 @@ fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
 }
 
 /// Returns the lists of boxes in texts, and in what the agent wrote into files, the newest first.
-fn boxes<'a>(readings: &'a [Rc<Reading>], calls: &'a Calls) -> impl Iterator<Item = List> + 'a {
+fn boxes<'a>(readings: &'a [Arc<Reading>], calls: &'a Calls) -> impl Iterator<Item = List> + 'a {
     let of_block = |message: usize, block: &Block| {
         let reading = &readings[message];
         let is_text = match &block.kind {
@@ -318,7 +318,7 @@ fn ticked(line: &str) -> Option<(&str, bool)> {
 }
 
 /// Returns the tasks that a tool makes one by one, as `TaskCreate` and `TaskUpdate` do.
-fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
+fn made(readings: &[Arc<Reading>], calls: &Calls) -> Tasks {
     let mut tasks = Tasks::default();
     let mut all: Vec<Task> = Vec::new();
     // Newest task of each ID, by its place.
@@ -361,7 +361,7 @@ fn made(readings: &[Rc<Reading>], calls: &Calls) -> Tasks {
 struct Shown(Vec<(String, bool)>);
 
 impl Shown {
-    fn of(notes: &[Rc<Reading>]) -> Self {
+    fn of(notes: &[Arc<Reading>]) -> Self {
         let units = notes.iter().flat_map(|note| note.units.iter().map(|unit| said(note, unit)));
         let shown = |text: &str| {
             let lower = text.to_lowercase();
@@ -411,9 +411,9 @@ mod tests {
     fn found(messages: &[Value]) -> (Vec<String>, usize) {
         let read = |raw: &Value| {
             let raw = raw.to_string();
-            Rc::new(Reading::of(&Protocol::Chat.read_message(&raw).expect("a message")))
+            Arc::new(Reading::of(&Protocol::Chat.read_message(&raw).expect("a message")))
         };
-        let readings: Vec<Rc<Reading>> = messages.iter().map(read).collect();
+        let readings: Vec<Arc<Reading>> = messages.iter().map(read).collect();
         let tasks = tasks(&readings, &Calls::of(&readings));
         (tasks.open.into_iter().map(|task| task.text).collect(), tasks.outdated.len())
     }
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn a_note_that_shows_a_done_task_as_open_is_noticed() {
-        let note = |text: &str| [Rc::new(Reading::of_text(Role::User, text))];
+        let note = |text: &str| [Arc::new(Reading::of_text(Role::User, text))];
         for (text, expected) in [
             (r#"#3 > todos: {"content":"paint","status":"pending"}"#, true),
             (r#"#3 > todos: {"content":"paint","status":"completed"}"#, false),

@@ -1,0 +1,213 @@
+//! What is at hand for the engine's plan of a draft: counts, the conversation's state, and readings, kept or
+//! made by several threads.
+
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::options::{class, is_side};
+use super::{Draft, map};
+use crate::proxy::plan::parallel::Ahead;
+use crate::proxy::plan::plan_cache::Remembered;
+use crate::proxy::plan::planned::Job;
+use crate::proxy::plan::readings::{ReadAhead, Table};
+use crate::proxy::plan::shared::Shared;
+use crate::proxy::summaries::Spans;
+use weir_engine::compact::reading::Reading;
+use weir_engine::compact::source::{ReadOne, Readings};
+use weir_engine::compact::{Compactor, Fact, Notes};
+use weir_engine::plan::{Known, Mode, Plan};
+use weir_engine::wire::Request;
+
+/// Fewer bytes of text are read again quickly.
+const MIN_KEPT_BYTES: usize = 4 << 10;
+/// Maximum number of messages that are read with others, but not wanted.
+const MOST_SKIPPED: usize = 8;
+
+/// Work at hand of a draft, for the engine.
+pub(super) struct AtHand<'a> {
+    draft: &'a Draft,
+    shared: &'a Shared,
+    job: &'a Job,
+    spans: Option<&'a Spans<'a>>,
+    readings: Rc<Readings>,
+    /// Readings kept of the conversation, once the plan asks for any.
+    kept: OnceCell<Arc<Table>>,
+    /// Readings that other threads work on ahead of the plan.
+    begun: RefCell<Option<Begun>>,
+}
+
+impl<'a> AtHand<'a> {
+    /// Creates the access to the results of earlier requests.
+    pub(super) fn new(draft: &'a Draft, shared: &'a Shared, job: &'a Job) -> Self {
+        let (readings, kept, begun) = Default::default();
+        Self { draft, shared, job, spans: None, readings, kept, begun }
+    }
+
+    /// Adds the messages that this request parsed, and the records of its summaries.
+    pub(super) fn with(self, parsed: super::Parsed, spans: Option<&'a Spans<'a>>) -> Self {
+        Self { spans, readings: Rc::new(parsed.into()), ..self }
+    }
+
+    /// Returns the kept reading of a message.
+    fn kept(&self, message: usize) -> Option<Arc<Reading>> {
+        // Short bodies are read again quickly.
+        let conversation = self.draft.looked.as_ref().and(self.draft.conversation.as_ref())?;
+        let look = || self.shared.state.cache.readings.look(conversation.readings);
+        let hash = conversation.chain.own().get(message)?;
+        self.kept.get_or_init(look).get(message, *hash).cloned()
+    }
+
+    /// Keeps the readings that the plan has made, for the conversation's next compaction.
+    pub(super) fn keep_readings(&self) {
+        let draft = self.draft;
+        let is_last = draft.options.passes_whole || draft.options.shortens;
+        let (Some(conversation), false) = (&draft.conversation, is_last) else { return };
+        if draft.looked.is_none() {
+            return;
+        }
+        let readings = self.readings.borrow();
+        let is_kept = |message: usize, hash: u128| {
+            self.kept.get().is_some_and(|kept| kept.get(message, hash).is_some())
+        };
+        let made = readings.iter().zip(conversation.chain.own()).enumerate();
+        let new = made.filter(|(message, (_, hash))| !is_kept(*message, **hash));
+        let new = new.filter_map(|(message, (reading, hash))| {
+            Some((message, (*hash, Arc::clone(reading.as_ref()?))))
+        });
+        let new: Vec<_> = new.collect();
+        let bytes: usize = new.iter().map(|(_, (_, reading))| reading.text.len()).sum();
+        if bytes >= MIN_KEPT_BYTES {
+            self.shared.state.cache.readings.keep(conversation.readings, new);
+        }
+    }
+
+    /// Returns the messages to read before the next compaction, once the conversation is past half the way to
+    /// it.
+    pub(super) fn read_ahead(&self, request: &Request<'_>, plan: &Plan) -> ReadAhead {
+        let Draft { options, looked, conversation, .. } = self.draft;
+        let is_near = options.policy.notes == Notes::Excerpts
+            && options.mode != Mode::Bypass
+            && looked.is_some()
+            && plan.end.is_past_half_way()
+            && !options.shortens
+            && !is_side(class(self.job, request));
+        let Some(conversation) = conversation.as_ref().filter(|_| is_near) else {
+            return ReadAhead::default();
+        };
+        let body = &self.job.body;
+        let span = |raw: &&str| {
+            let start = (raw.as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
+            start..start.wrapping_add(raw.len())
+        };
+        let hashes = conversation.chain.own().iter().copied();
+        let messages = hashes.zip(request.messages.iter().map(span));
+        let of = (request.protocol, body);
+        let unread = self.shared.state.cache.readings.unread(conversation.readings, of, messages);
+        ReadAhead::new(&self.shared.state, unread)
+    }
+}
+
+impl Known for AtHand<'_> {
+    fn extra_tokens(&self, extra: usize) -> Option<u64> {
+        self.draft.extras.get(extra).copied().flatten()
+    }
+
+    fn fact(&self, message: usize) -> Option<Fact> {
+        let conversation = self.draft.conversation.as_ref()?;
+        let place = message.checked_sub(conversation.start())?;
+        conversation.facts.get(place).copied().flatten()
+    }
+
+    fn state(&self) -> Option<Arc<Compactor>> {
+        self.draft.conversation.as_ref()?.state.clone()
+    }
+
+    fn keep_state(&self, state: &Arc<Compactor>) {
+        let Some(conversation) = &self.draft.conversation else { return };
+        // Records that are not settled must not be reused by requests that are sent.
+        // The conversation does not go on after its agent has compacted it.
+        let is_last = self.draft.options.passes_whole;
+        if conversation.is_whole || is_last || self.spans.is_some_and(Spans::is_unsettled) {
+            return;
+        }
+        let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
+        let (state, readings) = (Arc::clone(state), conversation.readings);
+        let kept = Remembered { state, looked_at, last_sent, before: None, readings };
+        let super::Conversation { chain, remembered_messages, .. } = conversation;
+        let earlier = remembered_messages.filter(|_| !conversation.is_whole);
+        self.shared.state.cache.keep_state(chain, kept, earlier);
+    }
+
+    fn readings(&self) -> Rc<Readings> {
+        Rc::clone(&self.readings)
+    }
+
+    fn read_many(
+        &self,
+        request: &Request<'_>,
+        messages: &[usize],
+        later: &[usize],
+        read: ReadOne,
+    ) -> Vec<Arc<Reading>> {
+        let kept: Vec<_> = messages.iter().map(|message| self.kept(*message)).collect();
+        let is_new = |message: &usize| self.kept(*message).is_none();
+        let new: Vec<usize> = messages.iter().copied().filter(is_new).collect();
+        let later: Vec<usize> = later.iter().copied().filter(is_new).collect();
+        self.shared.state.cache.readings.note(messages.len() - new.len(), new.len());
+        let mut made = self.read_new(request, &new, &later, read).into_iter().map(Arc::new);
+        kept.into_iter().filter_map(|kept| kept.or_else(|| made.next())).collect()
+    }
+}
+
+impl AtHand<'_> {
+    /// Reads messages that are not kept.
+    fn read_new(
+        &self,
+        request: &Request<'_>,
+        messages: &[usize],
+        later: &[usize],
+        read: ReadOne,
+    ) -> Vec<Reading> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        let protocol = request.protocol;
+        let read = move |raw: &str| read(protocol, raw);
+        let mut begun = self.begun.borrow_mut();
+        if begun.is_none() && !later.is_empty() {
+            let all = [messages, later].concat();
+            let raws: Vec<&str> = all.iter().map(|index| request.messages[*index]).collect();
+            let work = Ahead::new(&self.shared.state.heavy, &self.job.body, &raws, read);
+            *begun = Some(Begun { messages: all, returned: 0, work });
+        }
+        let readings = begun.as_mut().and_then(|begun| begun.read(messages));
+        readings.unwrap_or_else(|| map(self.shared, self.job, request, messages, read))
+    }
+}
+
+/// Messages that are read ahead of the plan, by index in order, and their readings.
+struct Begun {
+    messages: Vec<usize>,
+    /// Number of first ones that are returned.
+    returned: usize,
+    work: Ahead<Reading>,
+}
+
+impl Begun {
+    /// Returns the readings of `wanted`, by index in order; `None` if one is not among them, or was
+    /// returned before, or if others would have to be read.
+    fn read(&mut self, wanted: &[usize]) -> Option<Vec<Reading>> {
+        let end = self.messages.binary_search(wanted.last()?).ok()? + 1;
+        if end.checked_sub(self.returned)? > wanted.len() + MOST_SKIPPED {
+            return None;
+        }
+        self.returned = end;
+        let readings = self.work.up_to(end);
+        let messages = &self.messages[end - readings.len()..end];
+        let own = messages.iter().zip(readings);
+        let own = own.filter(|(message, _)| wanted.binary_search(message).is_ok());
+        let own: Vec<Reading> = own.map(|(_, reading)| reading).collect();
+        (own.len() == wanted.len()).then_some(own)
+    }
+}
