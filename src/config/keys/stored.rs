@@ -14,7 +14,7 @@ pub(in crate::config) const CACHE: Section = Section {
         /// conversations; results are the same with any size.
         counts_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
         /// Memory for compaction plans of known conversations; half as much again is for readings of
-        /// messages in conversations that near their limits. Results are the same with any size.
+        /// messages in conversations that approach their limits. Results are the same with any size.
         plans_bytes = 67108864, Whole(0, 1024 * GIB), Restart, was folds_bytes;
     }],
     ..EMPTY

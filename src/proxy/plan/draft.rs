@@ -331,12 +331,11 @@ impl Draft {
         let Some(earlier) = earlier.filter(|_| self.looked.is_some()) else { return chain.end() };
         let table = cache.readings.look(earlier.readings);
         let start = earlier.state.messages();
-        let mut new = chain.own().iter().enumerate().skip(start);
-        if !new.any(|(message, hash)| table.has_other(message, *hash)) {
-            return earlier.readings;
+        let mut new = chain.own().iter().enumerate().skip(start.saturating_sub(1));
+        match new.any(|(message, hash)| table.has_other(message, *hash)) {
+            true => chain.end(),
+            false => earlier.readings,
         }
-        cache.readings.branch(&table, start, chain.end());
-        chain.end()
     }
 
     /// Counts the messages that no request has brought before. If a compaction will ask what they say,
@@ -412,7 +411,7 @@ impl Draft {
             |gone: &[usize], space: Space| spans.as_ref().and_then(|own| own.status(gone, space));
         let at_hand = AtHand::new(self, shared, job).with(parsed, spans.as_ref());
         let plan = plan_with(request, &self.options, &status, &at_hand);
-        at_hand.keep_readings();
+        at_hand.keep_readings(request);
         if let Some(wanted) = spans.as_ref().and_then(Spans::take_open) {
             return Step::Waits(wanted);
         }

@@ -1,6 +1,6 @@
 //! Readings of messages, kept between requests. A compaction reads all messages, even those removed earlier, so
-//! each reading is made once: by the first compaction, or before it in the background. Losing an entry changes
-//! no result, only its cost.
+//! each reading is usually made once: by the first compaction, or before it in the background. Losing an entry
+//! changes no result, only its cost.
 
 use std::fmt;
 use std::ops::Range;
@@ -37,7 +37,11 @@ pub(super) struct ReadingCache {
 
 /// Readings of a conversation's messages, by index.
 #[derive(Clone, Default)]
-pub(super) struct Table(Vec<Option<Entry>>);
+pub(super) struct Table {
+    entries: Vec<Option<Entry>>,
+    /// Memory that they take.
+    bytes: usize,
+}
 
 /// Hash of a message and its reading.
 type Entry = (u128, Arc<Reading>);
@@ -45,25 +49,32 @@ type Entry = (u128, Arc<Reading>);
 impl Table {
     /// Returns the reading of a message with this hash.
     pub(super) fn get(&self, message: usize, hash: u128) -> Option<&Arc<Reading>> {
-        let (own, reading) = self.0.get(message)?.as_ref()?;
+        let (own, reading) = self.entries.get(message)?.as_ref()?;
         (*own == hash).then_some(reading)
     }
 
     /// Whether it has the reading of another message instead of one with this hash.
     pub(super) fn has_other(&self, message: usize, hash: u128) -> bool {
-        self.0.get(message).is_some_and(|own| own.as_ref().is_some_and(|(own, _)| *own != hash))
+        let own = self.entries.get(message).and_then(Option::as_ref);
+        own.is_some_and(|(own, _)| *own != hash)
     }
 
-    fn memory_bytes(&self) -> usize {
-        let readings = self.0.iter().flatten().map(|(_, reading)| reading.memory_bytes());
-        self.0.len() * ENTRY_BYTES + readings.sum::<usize>()
+    fn set(&mut self, message: usize, entry: Entry) {
+        if self.entries.len() <= message {
+            self.bytes += (message + 1 - self.entries.len()) * ENTRY_BYTES;
+            self.entries.resize(message + 1, None);
+        }
+        self.bytes += entry.1.memory_bytes();
+        if let Some((_, before)) = self.entries[message].replace(entry) {
+            self.bytes = self.bytes.saturating_sub(before.memory_bytes());
+        }
     }
 }
 
 impl ReadingCache {
     /// Creates a cache of at most `max_bytes`.
     pub(super) fn new(max_bytes: u64) -> Self {
-        let weigh = |table: &Arc<Table>| u32::try_from(table.memory_bytes()).unwrap_or(u32::MAX);
+        let weigh = |table: &Arc<Table>| u32::try_from(table.bytes).unwrap_or(u32::MAX);
         let tables = Cache::builder(max_bytes).weigh(weigh).time_to_idle(|_| IDLE).build();
         Self { tables, max_bytes, lookups: Lookups::default() }
     }
@@ -83,24 +94,18 @@ impl ReadingCache {
         self.lookups.note_all(kept as u64, others as u64);
     }
 
-    /// Keeps the readings of the first `messages` messages of a conversation for one that branches off it.
-    pub(super) fn branch(&self, conversation: &Table, messages: usize, other: u128) {
-        let shared = &conversation.0[..messages.min(conversation.0.len())];
-        self.tables.insert(&other, Arc::new(Table(shared.to_vec())));
-    }
-
     /// Adds readings to those of a conversation, each with the index and the hash of its message. If all take
     /// more memory than there is, none stay.
     pub(super) fn keep(&self, conversation: u128, new: Vec<(usize, Entry)>) {
+        if new.is_empty() {
+            return;
+        }
         let mut table = self.look(conversation);
         let own = Arc::make_mut(&mut table);
         for (message, entry) in new {
-            if own.0.len() <= message {
-                own.0.resize(message + 1, None);
-            }
-            own.0[message] = Some(entry);
+            own.set(message, entry);
         }
-        match table.memory_bytes() as u64 <= self.max_bytes {
+        match table.bytes as u64 <= self.max_bytes {
             true => self.tables.insert(&conversation, table),
             false => self.tables.remove(&conversation),
         }
@@ -114,26 +119,19 @@ impl ReadingCache {
         (protocol, body): (Protocol, &Bytes),
         messages: impl Iterator<Item = (u128, Range<usize>)>,
     ) -> Option<Unread> {
-        let (mut all_bytes, mut unread_bytes) = (0, 0);
         let table = self.look(conversation);
-        let mut unread = Vec::new();
-        for (message, (hash, span)) in messages.enumerate() {
-            all_bytes += span.len();
-            if table.get(message, hash).is_none() {
-                unread_bytes += span.len();
-                unread.push((message, hash, span));
-            }
-        }
         // Conversations must not take turns in replacing each other's readings.
-        let others_bytes = if table.0.is_empty() { self.tables.weight() } else { 0 };
-        let has_room = others_bytes + (all_bytes * MEMORY_PER_BYTE) as u64 <= self.max_bytes;
+        let others_bytes = self.tables.weight().saturating_sub(table.bytes as u64);
+        if others_bytes + (body.len() * MEMORY_PER_BYTE) as u64 > self.max_bytes {
+            return None;
+        }
+        let unread = |(message, (hash, span)): (usize, (u128, Range<usize>))| {
+            table.get(message, hash).is_none().then_some((message, hash, span))
+        };
+        let messages: Vec<_> = messages.enumerate().filter_map(unread).collect();
+        let bytes: usize = messages.iter().map(|(_, _, span)| span.len()).sum();
         let body = body.clone();
-        (has_room && unread_bytes >= MIN_UNREAD_BYTES).then(|| Unread {
-            conversation,
-            protocol,
-            body,
-            messages: unread,
-        })
+        (bytes >= MIN_UNREAD_BYTES).then_some(Unread { conversation, protocol, body, messages })
     }
 }
 
@@ -148,15 +146,15 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    /// Reads the messages as long as `goes_on`, and keeps the readings.
-    fn read(&self, cache: &ReadingCache, goes_on: impl Fn() -> bool) {
+    /// Reads the messages in order while each gets a `place`, and keeps the readings.
+    fn read<P>(&self, cache: &ReadingCache, place: impl Fn() -> Option<P>) {
         let read = |(message, hash, span): &(usize, u128, Range<usize>)| {
+            let _place = place()?;
             let raw = self.body.get(span.clone())?;
             let reading = read_and_search(self.protocol, std::str::from_utf8(raw).ok()?);
             Some((*message, (*hash, Arc::new(reading))))
         };
-        let messages = self.messages.iter().take_while(|_| goes_on());
-        cache.keep(self.conversation, messages.filter_map(read).collect());
+        cache.keep(self.conversation, self.messages.iter().map_while(read).collect());
     }
 }
 
@@ -173,23 +171,18 @@ impl ReadAhead {
     #[cfg(test)]
     pub(super) fn run(self) {
         if let Some((state, unread)) = self.0 {
-            unread.read(&state.cache.readings, || true);
+            unread.read(&state.cache.readings, || Some(()));
         }
     }
 
-    /// Reads the messages in the background while a core is free. The compaction reads the others. So as many
-    /// bodies as there are cores may stay in memory a little longer than their requests, each of at most a
-    /// fifth of the cache's size.
-    /// Returns the task, if there is one.
+    /// Reads the messages in the background while a core is free. The compaction reads the others. Plans that
+    /// wait for a core get it after the current message. Meanwhile the body, of at most a fifth of the cache's
+    /// size, stays in memory. Returns the task, if there is one.
     pub fn start(self) -> Option<JoinHandle<()>> {
         let (state, unread) = self.0?;
-        let place = Arc::clone(&state.heavy).try_acquire_owned().ok()?;
         let runtime = Handle::try_current().ok()?;
         Some(runtime.spawn_blocking(move || {
-            let _place = place;
-            // Plans that wait for a core go first.
-            let is_free = || state.heavy.available_permits() > 0;
-            let read = || unread.read(&state.cache.readings, is_free);
+            let read = || unread.read(&state.cache.readings, || state.heavy.try_acquire().ok());
             if catch_unwind(AssertUnwindSafe(read)).is_err() {
                 tracing::error!(target: "weir::fault", "reading ahead failed");
             }
@@ -250,14 +243,9 @@ mod tests {
         let others = [(0, 10), (0, 11), (1, 11), (2, 13), (3, 13)];
         let others = others.map(|(message, hash)| table.has_other(message, hash));
         assert_eq!(others, [false, true, false, true, false]);
-        // A branch has what is shared, and the conversation keeps the rest.
-        cache.branch(&table, 2, OF.1);
-        cache.keep(OF.1, vec![(2, (13, reading("d")))]);
-        let found = [OF.0, OF.1].map(|of| {
-            let table = cache.look(of);
-            [(0, 10), (2, 12), (2, 13)].map(|(message, hash)| table.get(message, hash).is_some())
-        });
-        assert_eq!(found, [[true, true, false], [true, false, true]]);
+        cache.keep(OF.0, vec![(2, (13, reading("d")))]);
+        let table = cache.look(OF.0);
+        assert!(table.get(2, 12).is_none() && table.get(2, 13).is_some(), "it is replaced");
     }
 
     #[test]
@@ -272,8 +260,11 @@ mod tests {
     fn a_table_weighs_what_its_readings_take() {
         let one = reading(&"a word, 1 of many; ".repeat(200));
         assert!(one.memory_bytes() > size_of::<Reading>() + one.text.len());
-        let table = Table(vec![Some((1, Arc::clone(&one))), None, Some((2, one.clone()))]);
-        assert_eq!(table.memory_bytes(), 3 * ENTRY_BYTES + 2 * one.memory_bytes());
+        let mut table = Table::default();
+        for (message, hash) in [(2, 1), (0, 2), (2, 3)] {
+            table.set(message, (hash, Arc::clone(&one)));
+        }
+        assert_eq!(table.bytes, 3 * ENTRY_BYTES + 2 * one.memory_bytes());
     }
 
     #[test]
@@ -287,9 +278,9 @@ mod tests {
         assert!(unread(&[MIN_UNREAD_BYTES / 2]).is_none());
         assert!(unread(&[(1 << 20) / MEMORY_PER_BYTE + 5]).is_none());
         let wanted = unread(&[9000, 9000, 100]).expect("enough to read");
-        wanted.read(&cache, || false);
+        wanted.read(&cache, || None::<()>);
         assert!(cache.look(OF.0).get(0, 0).is_none());
-        wanted.read(&cache, || true);
+        wanted.read(&cache, || Some(()));
         let table = cache.look(OF.0);
         assert!((0..3).all(|message| table.get(message, message as u128).is_some()));
         assert!(unread(&[9000, 9000, 100, 5000]).is_none());

@@ -70,9 +70,9 @@ pub trait Source {
 /// Readings of a request's messages, each made at most once.
 pub type Readings = RefCell<Vec<Option<Arc<Reading>>>>;
 
-/// Function that reads many messages of a request, in order, each by the function given third, or returns
-/// readings of earlier requests. It may begin
-/// to read those given second, which follow them and are perhaps wanted later.
+/// Function that returns the readings of many messages of a request, in order: each as the function given third
+/// makes it, or as it did for an earlier request. It may begin to read those given second, which follow them and
+/// are perhaps wanted later.
 pub type ReadMany<'a> = dyn Fn(&[usize], &[usize], ReadOne) -> Vec<Arc<Reading>> + 'a;
 
 /// Function that reads one message of a request.

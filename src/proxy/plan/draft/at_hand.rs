@@ -1,4 +1,4 @@
-//! What is at hand for the engine's plan of a draft: counts, the conversation's state, and readings, kept or
+//! Results of earlier requests for the engine's plan of a draft: counts, state and readings. New readings are
 //! made by several threads.
 
 use std::cell::{OnceCell, RefCell};
@@ -19,10 +19,10 @@ use weir_engine::compact::{Compactor, Fact, Notes};
 use weir_engine::plan::{Known, Mode, Plan};
 use weir_engine::wire::Request;
 
-/// Fewer bytes of text are read again quickly.
+/// Minimum bytes of new text that are worth keeping.
 const MIN_KEPT_BYTES: usize = 4 << 10;
 /// Maximum number of messages that are read with others, but not wanted.
-const MOST_SKIPPED: usize = 8;
+const MAX_SKIPPED: usize = 8;
 
 /// Work at hand of a draft, for the engine.
 pub(super) struct AtHand<'a> {
@@ -51,7 +51,7 @@ impl<'a> AtHand<'a> {
 
     /// Returns the kept reading of a message.
     fn kept(&self, message: usize) -> Option<Arc<Reading>> {
-        // Short bodies are read again quickly.
+        // Readings of short bodies are not kept.
         let conversation = self.draft.looked.as_ref().and(self.draft.conversation.as_ref())?;
         let look = || self.shared.state.cache.readings.look(conversation.readings);
         let hash = conversation.chain.own().get(message)?;
@@ -59,7 +59,7 @@ impl<'a> AtHand<'a> {
     }
 
     /// Keeps the readings that the plan has made, for the conversation's next compaction.
-    pub(super) fn keep_readings(&self) {
+    pub(super) fn keep_readings(&self, request: &Request<'_>) {
         let draft = self.draft;
         let is_last = draft.options.passes_whole || draft.options.shortens;
         let (Some(conversation), false) = (&draft.conversation, is_last) else { return };
@@ -77,7 +77,7 @@ impl<'a> AtHand<'a> {
         });
         let new: Vec<_> = new.collect();
         let bytes: usize = new.iter().map(|(_, (_, reading))| reading.text.len()).sum();
-        if bytes >= MIN_KEPT_BYTES {
+        if bytes >= MIN_KEPT_BYTES && !is_side(class(self.job, request)) {
             self.shared.state.cache.readings.keep(conversation.readings, new);
         }
     }
@@ -155,7 +155,9 @@ impl Known for AtHand<'_> {
         let new: Vec<usize> = messages.iter().copied().filter(is_new).collect();
         let later: Vec<usize> = later.iter().copied().filter(is_new).collect();
         self.shared.state.cache.readings.note(messages.len() - new.len(), new.len());
-        let mut made = self.read_new(request, &new, &later, read).into_iter().map(Arc::new);
+        let made = self.read_new(request, &new, &later, read);
+        debug_assert_eq!(made.len(), new.len());
+        let mut made = made.into_iter().map(Arc::new);
         kept.into_iter().filter_map(|kept| kept.or_else(|| made.next())).collect()
     }
 }
@@ -179,7 +181,7 @@ impl AtHand<'_> {
             let all = [messages, later].concat();
             let raws: Vec<&str> = all.iter().map(|index| request.messages[*index]).collect();
             let work = Ahead::new(&self.shared.state.heavy, &self.job.body, &raws, read);
-            *begun = Some(Begun { messages: all, returned: 0, work });
+            *begun = Some(Begun { messages: all, readings: Vec::new(), work });
         }
         let readings = begun.as_mut().and_then(|begun| begun.read(messages));
         readings.unwrap_or_else(|| map(self.shared, self.job, request, messages, read))
@@ -189,25 +191,24 @@ impl AtHand<'_> {
 /// Messages that are read ahead of the plan, by index in order, and their readings.
 struct Begun {
     messages: Vec<usize>,
-    /// Number of first ones that are returned.
-    returned: usize,
+    /// Those of the first ones, without those that were asked for.
+    readings: Vec<Option<Reading>>,
     work: Ahead<Reading>,
 }
 
 impl Begun {
-    /// Returns the readings of `wanted`, by index in order; `None` if one is not among them, or was
-    /// returned before, or if others would have to be read.
+    /// Returns the readings of `wanted`, by index; `None` if one is not among them, or was returned before, or
+    /// if many others would have to be read.
     fn read(&mut self, wanted: &[usize]) -> Option<Vec<Reading>> {
-        let end = self.messages.binary_search(wanted.last()?).ok()? + 1;
-        if end.checked_sub(self.returned)? > wanted.len() + MOST_SKIPPED {
+        let place = |message: &usize| self.messages.binary_search(message).ok();
+        let places: Vec<usize> = wanted.iter().map(place).collect::<Option<_>>()?;
+        let end = places.iter().max()? + 1;
+        let is_there = |place: &usize| self.readings.get(*place).is_none_or(Option::is_some);
+        let new = end.saturating_sub(self.readings.len());
+        if new > wanted.len() + MAX_SKIPPED || !places.iter().all(is_there) {
             return None;
         }
-        self.returned = end;
-        let readings = self.work.up_to(end);
-        let messages = &self.messages[end - readings.len()..end];
-        let own = messages.iter().zip(readings);
-        let own = own.filter(|(message, _)| wanted.binary_search(message).is_ok());
-        let own: Vec<Reading> = own.map(|(_, reading)| reading).collect();
-        (own.len() == wanted.len()).then_some(own)
+        self.readings.extend(self.work.up_to(end).into_iter().map(Some));
+        places.into_iter().map(|place| self.readings[place].take()).collect()
     }
 }

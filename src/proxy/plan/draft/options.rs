@@ -142,7 +142,7 @@ pub(super) fn prefetch(
     shared.summaries.as_ref().filter(|_| is_asked)?.prefetch_settings()
 }
 
-/// Whether the conversation does not go on behind a request of this class.
+/// Whether the conversation does not continue after a request of this class.
 pub(super) fn is_side(class: Option<RequestClass>) -> bool {
     matches!(class, Some(RequestClass::Compaction | RequestClass::Auxiliary))
 }
