@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use moka::Expiry;
-use moka::sync;
+use moka::policy::EvictionPolicy;
+use moka::{Expiry, sync};
 
 use weir_store::Tenant;
 
@@ -145,6 +145,11 @@ impl<K: CacheKey, V: 'static> Builder<K, V> {
         Self { builder, weigh: Box::new(weigh), ..self }
     }
 
+    /// Drops the values that were not used for the longest time, instead of those that are used least.
+    pub(super) fn least_recently_used(self) -> Self {
+        Self { builder: self.builder.eviction_policy(EvictionPolicy::lru()), ..self }
+    }
+
     /// Drops each value so long after it was inserted.
     pub(super) fn time_to_live(self, lifetime: Duration) -> Self {
         Self { builder: self.builder.time_to_live(lifetime), ..self }
@@ -224,6 +229,19 @@ mod tests {
         cache.insert(&7, vec![0; 1000]);
         cache.entries.run_pending_tasks();
         assert_eq!(cache.get(&7), None);
+    }
+
+    #[test]
+    fn values_leave_in_the_order_of_their_use() {
+        let cache: Cache<u128, ()> = Cache::builder(3).least_recently_used().build();
+        for key in [1, 2, 3, 1, 4, 5_u128] {
+            cache.insert(&key, ());
+            cache.entries.run_pending_tasks();
+        }
+        assert_eq!(
+            [1, 2, 3, 4, 5].map(|key: u128| cache.contains(&key)),
+            [true, false, false, true, true]
+        );
     }
 
     #[test]

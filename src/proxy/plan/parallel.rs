@@ -69,11 +69,7 @@ impl<T: Send + 'static> Ahead<T> {
     ) -> Self {
         let bytes: usize = messages.iter().map(|raw| raw.len()).sum();
         let most = (bytes / MIN_BYTES).min(MAX_HELPERS).min(messages.len().saturating_sub(1));
-        let span = |raw: &&str| {
-            let start = (raw.as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
-            start..start.wrapping_add(raw.len())
-        };
-        let spans = messages.iter().map(span).collect();
+        let spans = messages.iter().map(|raw| span(body, raw)).collect();
         let task: Arc<dyn Take<T>> =
             Arc::new(Task { body: body.clone(), spans, next: AtomicUsize::new(0), work });
         let (sender, done) = mpsc::channel();
@@ -119,6 +115,12 @@ impl<T> Drop for Ahead<T> {
     fn drop(&mut self) {
         self.task.stop();
     }
+}
+
+/// Returns the place of a message in the body that it lies in.
+pub(super) fn span(body: &Bytes, raw: &str) -> Range<usize> {
+    let start = (raw.as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
+    start..start.wrapping_add(raw.len())
 }
 
 /// Applies `work` to each of the `messages`, which lie in `body`, and returns the results in order.

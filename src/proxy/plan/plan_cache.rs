@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::prefix_cache::PrefixCache;
-use super::readings::ReadingCache;
+use super::readings::{ReadingCache, ReadingKey};
 use crate::config::{self, SummaryMode};
 use crate::proxy::cache::Cache;
 use weir_engine::compact::{Compactor, Fact, Measure};
@@ -31,8 +31,7 @@ pub(super) struct Remembered {
     pub last_sent: LastSent,
     /// Key of the state that it continues, set when it is kept.
     pub before: Option<u128>,
-    /// Key of the readings of its messages.
-    pub readings: u128,
+    pub readings: ReadingKey,
 }
 
 /// Request of a conversation that an upstream last accepted. A plan alone does not change it.

@@ -411,7 +411,7 @@ mod tests {
                 let [Ok(ahead), Ok(plain)] = plans else { panic!("it fits") };
                 assert_eq!(ahead, plain, "{turns} turns in {protocol:?}");
                 if ahead.compactions > compactions {
-                    // What is new is read as it is counted.
+                    // New messages are read as they are counted.
                     messages += before;
                 }
                 (compactions, before) = (ahead.compactions, u64::from(ahead.messages));
@@ -422,7 +422,7 @@ mod tests {
             let asked = messages..=messages + 3 * u64::from(compactions);
             let (found, read) = readings(&reads_ahead);
             assert!(asked.contains(&(found + read)), "{found} and {read} of {asked:?}");
-            // Only what is newer than the last 16 KB that were read ahead.
+            // Only messages newer than the last 16 KB that were read ahead.
             assert!(read <= 25 * u64::from(compactions), "{read} of {messages} in {protocol:?}");
             // Without it, the first compaction has read what the next ones find.
             let (found, read) = readings(&alone);
@@ -449,7 +449,7 @@ mod tests {
             }
         }
         let (found, read) = readings(&shared);
-        // Each compaction reads what is newer than 16 KB that were read ahead, and finds the rest.
+        // Each compaction reads messages newer than the last 16 KB that were read ahead, and finds the rest.
         assert!(read < last, "{read} read, of two times {last}");
         assert!(found > 2 * last, "{found} found");
     }

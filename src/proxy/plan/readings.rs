@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
@@ -21,18 +21,31 @@ use weir_engine::wire::Protocol;
 
 /// Memory of a message in a table besides its reading.
 const ENTRY_BYTES: usize = size_of::<Option<Entry>>() + 16;
-/// Memory that a reading takes for each byte of its message: 4.4 to 5.6 in recorded conversations.
-const MEMORY_PER_BYTE: usize = 5;
+/// Memory that a reading takes for each byte of its message: 2.2 to 3.6 in recorded conversations.
+const MEMORY_PER_BYTE: usize = 3;
 /// Minimum bytes of unread messages that are worth a task of their own.
 const MIN_UNREAD_BYTES: usize = 16 << 10;
-/// Time after which the readings of a conversation without requests make room for others.
-const IDLE: Duration = Duration::from_secs(10 * 60);
 
 /// Readings by conversation.
 pub(super) struct ReadingCache {
     tables: Cache<u128, Arc<Table>>,
     max_bytes: u64,
     lookups: Lookups,
+}
+
+/// Key of a conversation's readings, which its requests share.
+#[derive(Clone)]
+pub(super) struct ReadingKey {
+    key: u128,
+    /// Whether it had readings. If they are gone, others have taken their room, and only its next compaction
+    /// reads the messages again: conversations must not take turns in replacing each other's readings.
+    had_readings: Arc<AtomicBool>,
+}
+
+impl ReadingKey {
+    pub(super) fn new(key: u128) -> Self {
+        Self { key, had_readings: Arc::default() }
+    }
 }
 
 /// Readings of a conversation's messages, by index.
@@ -75,7 +88,7 @@ impl ReadingCache {
     /// Creates a cache of at most `max_bytes`.
     pub(super) fn new(max_bytes: u64) -> Self {
         let weigh = |table: &Arc<Table>| u32::try_from(table.bytes).unwrap_or(u32::MAX);
-        let tables = Cache::builder(max_bytes).weigh(weigh).time_to_idle(|_| IDLE).build();
+        let tables = Cache::builder(max_bytes).weigh(weigh).least_recently_used().build();
         Self { tables, max_bytes, lookups: Lookups::default() }
     }
 
@@ -85,8 +98,8 @@ impl ReadingCache {
     }
 
     /// Returns the readings of a conversation.
-    pub(super) fn look(&self, conversation: u128) -> Arc<Table> {
-        self.tables.get(&conversation).unwrap_or_default()
+    pub(super) fn look(&self, conversation: &ReadingKey) -> Arc<Table> {
+        self.tables.get(&conversation.key).unwrap_or_default()
     }
 
     /// Counts the messages that a plan asked for: those whose readings were kept, and the others.
@@ -96,7 +109,7 @@ impl ReadingCache {
 
     /// Adds readings to those of a conversation, each with the index and the hash of its message. If all take
     /// more memory than there is, none stay.
-    pub(super) fn keep(&self, conversation: u128, new: Vec<(usize, Entry)>) {
+    pub(super) fn keep(&self, conversation: &ReadingKey, new: Vec<(usize, Entry)>) {
         if new.is_empty() {
             return;
         }
@@ -106,23 +119,24 @@ impl ReadingCache {
             own.set(message, entry);
         }
         match table.bytes as u64 <= self.max_bytes {
-            true => self.tables.insert(&conversation, table),
-            false => self.tables.remove(&conversation),
+            true => self.tables.insert(&conversation.key, table),
+            false => self.tables.remove(&conversation.key),
         }
+        conversation.had_readings.store(true, Ordering::Relaxed);
     }
 
     /// Returns those of a conversation's messages, given by hash and span in `body`, that are not read yet;
-    /// `None` if they are too few, or there is no room to keep them.
+    /// `None` if they are too few, or too many to keep, or if the conversation's readings are gone.
     pub(super) fn unread(
         &self,
-        conversation: u128,
+        conversation: &ReadingKey,
         (protocol, body): (Protocol, &Bytes),
         messages: impl Iterator<Item = (u128, Range<usize>)>,
     ) -> Option<Unread> {
         let table = self.look(conversation);
-        // Conversations must not take turns in replacing each other's readings.
-        let others_bytes = self.tables.weight().saturating_sub(table.bytes as u64);
-        if others_bytes + (body.len() * MEMORY_PER_BYTE) as u64 > self.max_bytes {
+        let are_gone =
+            table.entries.is_empty() && conversation.had_readings.load(Ordering::Relaxed);
+        if are_gone || (body.len() * MEMORY_PER_BYTE) as u64 > self.max_bytes {
             return None;
         }
         let unread = |(message, (hash, span)): (usize, (u128, Range<usize>))| {
@@ -130,7 +144,7 @@ impl ReadingCache {
         };
         let messages: Vec<_> = messages.enumerate().filter_map(unread).collect();
         let bytes: usize = messages.iter().map(|(_, _, span)| span.len()).sum();
-        let body = body.clone();
+        let (conversation, body) = (conversation.clone(), body.clone());
         (bytes >= MIN_UNREAD_BYTES).then_some(Unread { conversation, protocol, body, messages })
     }
 }
@@ -138,7 +152,7 @@ impl ReadingCache {
 /// Messages of a conversation that its next compaction will ask for, and that are not read yet.
 #[derive(Clone)]
 pub(super) struct Unread {
-    conversation: u128,
+    conversation: ReadingKey,
     protocol: Protocol,
     body: Bytes,
     /// Index, hash and span in `body` of each.
@@ -154,7 +168,7 @@ impl Unread {
             let reading = read_and_search(self.protocol, std::str::from_utf8(raw).ok()?);
             Some((*message, (*hash, Arc::new(reading))))
         };
-        cache.keep(self.conversation, self.messages.iter().map_while(read).collect());
+        cache.keep(&self.conversation, self.messages.iter().map_while(read).collect());
     }
 }
 
@@ -176,7 +190,7 @@ impl ReadAhead {
     }
 
     /// Reads the messages in the background while a core is free. The compaction reads the others. Plans that
-    /// wait for a core get it after the current message. Meanwhile the body, of at most a fifth of the cache's
+    /// wait for a core get it after the current message. Meanwhile the body, of at most a third of the cache's
     /// size, stays in memory. Returns the task, if there is one.
     pub fn start(self) -> Option<JoinHandle<()>> {
         let (state, unread) = self.0?;
@@ -208,10 +222,13 @@ impl Eq for ReadAhead {}
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+    use serde_json::Value;
+
     use super::*;
     use weir_engine::wire::Role;
-
-    const OF: (u128, u128) = (1, 2);
 
     fn reading(text: &str) -> Arc<Reading> {
         Arc::new(Reading::of_text(Role::User, text))
@@ -231,29 +248,29 @@ mod tests {
 
     #[test]
     fn readings_are_of_the_same_message_alone() {
-        let cache = ReadingCache::new(1 << 20);
-        cache.keep(OF.0, vec![(0, (10, reading("a"))), (2, (12, reading("c")))]);
-        let table = cache.look(OF.0);
-        assert_eq!(table.get(0, 10).map(|own| own.text.as_str()), Some("a"));
-        assert_eq!(table.get(2, 12).map(|own| own.text.as_str()), Some("c"));
+        let (cache, own) = (ReadingCache::new(1 << 20), ReadingKey::new(1));
+        cache.keep(&own, vec![(0, (10, reading("a"))), (2, (12, reading("c")))]);
+        let table = cache.look(&own);
+        assert_eq!(table.get(0, 10).map(|reading| reading.text.as_str()), Some("a"));
+        assert_eq!(table.get(2, 12).map(|reading| reading.text.as_str()), Some("c"));
         for (message, hash) in [(0, 11), (0, 12), (1, 11), (2, 10), (3, 12)] {
             assert!(table.get(message, hash).is_none(), "{message} {hash}");
         }
-        assert!(cache.look(OF.1).get(0, 10).is_none(), "another conversation");
+        assert!(cache.look(&ReadingKey::new(2)).get(0, 10).is_none(), "another conversation");
         let others = [(0, 10), (0, 11), (1, 11), (2, 13), (3, 13)];
         let others = others.map(|(message, hash)| table.has_other(message, hash));
         assert_eq!(others, [false, true, false, true, false]);
-        cache.keep(OF.0, vec![(2, (13, reading("d")))]);
-        let table = cache.look(OF.0);
+        cache.keep(&own, vec![(2, (13, reading("d")))]);
+        let table = cache.look(&own);
         assert!(table.get(2, 12).is_none() && table.get(2, 13).is_some(), "it is replaced");
     }
 
     #[test]
     fn too_many_readings_are_not_kept() {
-        let cache = ReadingCache::new(10_000);
-        cache.keep(OF.0, vec![(0, (1, reading("a")))]);
-        cache.keep(OF.0, vec![(1, (2, reading(&"word 1 ".repeat(2000))))]);
-        assert!(cache.look(OF.0).get(0, 1).is_none());
+        let (cache, own) = (ReadingCache::new(10_000), ReadingKey::new(1));
+        cache.keep(&own, vec![(0, (1, reading("a")))]);
+        cache.keep(&own, vec![(1, (2, reading(&"word 1 ".repeat(2000))))]);
+        assert!(cache.look(&own).get(0, 1).is_none());
     }
 
     #[test]
@@ -269,30 +286,45 @@ mod tests {
 
     #[test]
     fn few_and_too_many_unread_messages_are_left() {
-        let cache = ReadingCache::new(1 << 20);
+        let (cache, own) = (ReadingCache::new(1 << 20), ReadingKey::new(1));
         let unread = |sizes: &[usize]| {
             let (body, messages) = messages(sizes);
-            cache.unread(OF.0, (Protocol::Chat, &body), messages.into_iter())
+            cache.unread(&own, (Protocol::Chat, &body), messages.into_iter())
         };
         assert!(unread(&[]).is_none());
         assert!(unread(&[MIN_UNREAD_BYTES / 2]).is_none());
         assert!(unread(&[(1 << 20) / MEMORY_PER_BYTE + 5]).is_none());
         let wanted = unread(&[9000, 9000, 100]).expect("enough to read");
         wanted.read(&cache, || None::<()>);
-        assert!(cache.look(OF.0).get(0, 0).is_none());
+        assert!(cache.look(&own).get(0, 0).is_none());
         wanted.read(&cache, || Some(()));
-        let table = cache.look(OF.0);
+        let table = cache.look(&own);
         assert!((0..3).all(|message| table.get(message, message as u128).is_some()));
         assert!(unread(&[9000, 9000, 100, 5000]).is_none());
         let more = unread(&[9000, 9000, 100, 5000, 20_000]).expect("enough to read");
-        assert_eq!(more.messages.iter().map(|own| own.0).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(more.messages.iter().map(|message| message.0).collect::<Vec<_>>(), [3, 4]);
+        // Others have taken the room.
+        cache.tables.remove(&own.key);
+        assert!(unread(&[9000, 9000, 100]).is_none());
+        cache.keep(&own, vec![(0, (0, reading("a")))]);
+        assert!(unread(&[9000, 9000, 9000]).is_some(), "a compaction has read them again");
     }
 
     #[test]
-    fn a_reading_takes_as_much_memory_as_expected() {
-        let text = "fn main() { let value_1 = read(\"src/main.rs\")?; }\n".repeat(400);
-        let memory_bytes = reading(&text).memory_bytes();
-        let ratio = memory_bytes / text.len();
-        assert!((MEMORY_PER_BYTE - 3..=MEMORY_PER_BYTE + 3).contains(&ratio), "{ratio}");
+    fn readings_take_as_much_memory_as_expected() {
+        let file = include_bytes!("../../../tests/data/traces/sample.jsonl.gz");
+        let mut text = String::new();
+        GzDecoder::new(&file[..]).read_to_string(&mut text).expect("compressed text");
+        let (mut bytes, mut memory_bytes) = (0, 0);
+        for line in text.lines() {
+            let record: Value = serde_json::from_str(line).expect("a record a line");
+            for message in record["messages"].as_array().expect("messages") {
+                let raw = message.to_string();
+                bytes += raw.len();
+                memory_bytes += read_and_search(Protocol::Chat, &raw).memory_bytes() + ENTRY_BYTES;
+            }
+        }
+        let expected = (MEMORY_PER_BYTE - 1) * bytes..=(MEMORY_PER_BYTE + 1) * bytes;
+        assert!(expected.contains(&memory_bytes), "{memory_bytes} for {bytes}");
     }
 }

@@ -62,8 +62,8 @@ pub trait Known {
     }
 
     /// Returns the contents of messages of `request` in order, as `read` parses them, or as it did for an
-    /// earlier request. May share the work among threads,
-    /// which may go on with those of `later`: these follow, and are perhaps wanted later.
+    /// earlier request. May share the work among threads, which may go on with those of `later`: these follow,
+    /// and are perhaps wanted later.
     fn read_many(
         &self,
         request: &Request<'_>,

@@ -5,9 +5,8 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::options::{class, is_side};
 use super::{Draft, map};
-use crate::proxy::plan::parallel::Ahead;
+use crate::proxy::plan::parallel::{Ahead, span};
 use crate::proxy::plan::plan_cache::Remembered;
 use crate::proxy::plan::planned::Job;
 use crate::proxy::plan::readings::{ReadAhead, Table};
@@ -34,14 +33,14 @@ pub(super) struct AtHand<'a> {
     /// Readings kept of the conversation, once the plan asks for any.
     kept: OnceCell<Arc<Table>>,
     /// Readings that other threads work on ahead of the plan.
-    begun: RefCell<Option<Begun>>,
+    under_way: RefCell<Option<UnderWay>>,
 }
 
 impl<'a> AtHand<'a> {
     /// Creates the access to the results of earlier requests.
     pub(super) fn new(draft: &'a Draft, shared: &'a Shared, job: &'a Job) -> Self {
-        let (readings, kept, begun) = Default::default();
-        Self { draft, shared, job, spans: None, readings, kept, begun }
+        let (readings, kept, under_way) = Default::default();
+        Self { draft, shared, job, spans: None, readings, kept, under_way }
     }
 
     /// Adds the messages that this request parsed, and the records of its summaries.
@@ -53,19 +52,15 @@ impl<'a> AtHand<'a> {
     fn kept(&self, message: usize) -> Option<Arc<Reading>> {
         // Readings of short bodies are not kept.
         let conversation = self.draft.looked.as_ref().and(self.draft.conversation.as_ref())?;
-        let look = || self.shared.state.cache.readings.look(conversation.readings);
+        let look = || self.shared.state.cache.readings.look(&conversation.readings);
         let hash = conversation.chain.own().get(message)?;
         self.kept.get_or_init(look).get(message, *hash).cloned()
     }
 
     /// Keeps the readings that the plan has made, for the conversation's next compaction.
-    pub(super) fn keep_readings(&self, request: &Request<'_>) {
-        let draft = self.draft;
-        let is_last = draft.options.passes_whole || draft.options.shortens;
-        let (Some(conversation), false) = (&draft.conversation, is_last) else { return };
-        if draft.looked.is_none() {
-            return;
-        }
+    pub(super) fn keep_readings(&self) {
+        let Draft { conversation, looked, is_side, .. } = self.draft;
+        let (Some(conversation), Some(_), false) = (conversation, looked, is_side) else { return };
         let readings = self.readings.borrow();
         let is_kept = |message: usize, hash: u128| {
             self.kept.get().is_some_and(|kept| kept.get(message, hash).is_some())
@@ -77,33 +72,28 @@ impl<'a> AtHand<'a> {
         });
         let new: Vec<_> = new.collect();
         let bytes: usize = new.iter().map(|(_, (_, reading))| reading.text.len()).sum();
-        if bytes >= MIN_KEPT_BYTES && !is_side(class(self.job, request)) {
-            self.shared.state.cache.readings.keep(conversation.readings, new);
+        if bytes >= MIN_KEPT_BYTES {
+            self.shared.state.cache.readings.keep(&conversation.readings, new);
         }
     }
 
     /// Returns the messages to read before the next compaction, once the conversation is past half the way to
     /// it.
     pub(super) fn read_ahead(&self, request: &Request<'_>, plan: &Plan) -> ReadAhead {
-        let Draft { options, looked, conversation, .. } = self.draft;
+        let Draft { options, looked, conversation, is_side, .. } = self.draft;
         let is_near = options.policy.notes == Notes::Excerpts
             && options.mode != Mode::Bypass
             && looked.is_some()
-            && plan.end.is_past_half_way()
-            && !options.shortens
-            && !is_side(class(self.job, request));
+            && !is_side
+            && plan.end.is_past_half_way();
         let Some(conversation) = conversation.as_ref().filter(|_| is_near) else {
             return ReadAhead::default();
         };
         let body = &self.job.body;
-        let span = |raw: &&str| {
-            let start = (raw.as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
-            start..start.wrapping_add(raw.len())
-        };
-        let hashes = conversation.chain.own().iter().copied();
-        let messages = hashes.zip(request.messages.iter().map(span));
+        let spans = request.messages.iter().map(|raw| span(body, raw));
+        let messages = conversation.chain.own().iter().copied().zip(spans);
         let of = (request.protocol, body);
-        let unread = self.shared.state.cache.readings.unread(conversation.readings, of, messages);
+        let unread = self.shared.state.cache.readings.unread(&conversation.readings, of, messages);
         ReadAhead::new(&self.shared.state, unread)
     }
 }
@@ -132,7 +122,7 @@ impl Known for AtHand<'_> {
             return;
         }
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
-        let (state, readings) = (Arc::clone(state), conversation.readings);
+        let (state, readings) = (Arc::clone(state), conversation.readings.clone());
         let kept = Remembered { state, looked_at, last_sent, before: None, readings };
         let super::Conversation { chain, remembered_messages, .. } = conversation;
         let earlier = remembered_messages.filter(|_| !conversation.is_whole);
@@ -151,10 +141,13 @@ impl Known for AtHand<'_> {
         read: ReadOne,
     ) -> Vec<Arc<Reading>> {
         let kept: Vec<_> = messages.iter().map(|message| self.kept(*message)).collect();
+        let new = messages.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+        let new: Vec<usize> = new.map(|(message, _)| *message).collect();
         let is_new = |message: &usize| self.kept(*message).is_none();
-        let new: Vec<usize> = messages.iter().copied().filter(is_new).collect();
         let later: Vec<usize> = later.iter().copied().filter(is_new).collect();
-        self.shared.state.cache.readings.note(messages.len() - new.len(), new.len());
+        if self.draft.looked.is_some() {
+            self.shared.state.cache.readings.note(messages.len() - new.len(), new.len());
+        }
         let made = self.read_new(request, &new, &later, read);
         debug_assert_eq!(made.len(), new.len());
         let mut made = made.into_iter().map(Arc::new);
@@ -176,27 +169,27 @@ impl AtHand<'_> {
         }
         let protocol = request.protocol;
         let read = move |raw: &str| read(protocol, raw);
-        let mut begun = self.begun.borrow_mut();
-        if begun.is_none() && !later.is_empty() {
+        let mut under_way = self.under_way.borrow_mut();
+        if under_way.is_none() && !later.is_empty() {
             let all = [messages, later].concat();
             let raws: Vec<&str> = all.iter().map(|index| request.messages[*index]).collect();
             let work = Ahead::new(&self.shared.state.heavy, &self.job.body, &raws, read);
-            *begun = Some(Begun { messages: all, readings: Vec::new(), work });
+            *under_way = Some(UnderWay { messages: all, readings: Vec::new(), work });
         }
-        let readings = begun.as_mut().and_then(|begun| begun.read(messages));
+        let readings = under_way.as_mut().and_then(|under_way| under_way.read(messages));
         readings.unwrap_or_else(|| map(self.shared, self.job, request, messages, read))
     }
 }
 
 /// Messages that are read ahead of the plan, by index in order, and their readings.
-struct Begun {
+struct UnderWay {
     messages: Vec<usize>,
     /// Those of the first ones, without those that were asked for.
     readings: Vec<Option<Reading>>,
     work: Ahead<Reading>,
 }
 
-impl Begun {
+impl UnderWay {
     /// Returns the readings of `wanted`, by index; `None` if one is not among them, or was returned before, or
     /// if many others would have to be read.
     fn read(&mut self, wanted: &[usize]) -> Option<Vec<Reading>> {
