@@ -34,6 +34,7 @@ pub use self::admit::caller::Caller;
 pub use self::admit::host;
 pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel, Room};
 pub use self::compaction::Asked;
+use self::compaction::AskedCompaction;
 use self::compaction::answer::OwnAnswer;
 use self::conversations::pages::Pages;
 pub use self::error::{ErrorKind, ProxyError, SetupError};
@@ -105,11 +106,18 @@ impl Proxy {
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
         self.trace(&mut record, &request.headers);
         record.attributed(attribution::from_headers(&request.headers));
-        let sent = async {
-            // Admit: caller and rates are known, the options are read.
+        // Admit: caller and rates are known, the options are read.
+        let admitted = async {
             self.refuse_loop(&request.headers)?;
             compaction::read(settings, &mut request).await?;
-            compaction::manage(settings, &mut request).await?;
+            compaction::manage(settings, &mut request).await
+        };
+        let admitted = admitted.await;
+        if request.asked.compaction == Some(AskedCompaction::Whole) {
+            return self.shorten(request, admitted, record).await;
+        }
+        let sent = async {
+            admitted?;
             profile::add(settings, &mut request).await?;
             let conversation = conversations::open(settings, self.store(), &mut request).await?;
             recall::add(settings, &self.runtime.recalls, &mut request).await?;
@@ -167,19 +175,29 @@ impl Proxy {
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
         self.trace(&mut record, &request.headers);
+        let admitted = self.refuse_loop(&request.headers).and(read);
+        self.shorten(request, admitted, record).await
+    }
+
+    /// Answers a request that was admitted with its own conversation, shortened.
+    async fn shorten(
+        &self,
+        request: ChatRequest,
+        admitted: Result<(), ProxyError>,
+        mut record: Record,
+    ) -> Result<Response<Body>, ProxyError> {
         let answered = async {
-            self.refuse_loop(&request.headers)?;
-            read?;
-            compaction::answer::compacted(settings, &request, &mut record).await
+            admitted?;
+            compaction::answer::compacted(&self.settings, &request, &mut record).await
         };
-        let OwnAnswer { body, mut planned, asked } = match answered.await {
+        let OwnAnswer { body, content_type, mut planned, asked } = match answered.await {
             Ok(answered) => answered,
             Err(error) => return Err(record.failed(error).await),
         };
         let left_out = std::mem::take(&mut planned.left_out);
         self.runtime.originals.keep(request.caller.tenant, asked, left_out, request.permit);
         let (id, left) = (record.id(), record.minute_left());
-        let mut response = relay::own(body, record).await;
+        let mut response = relay::own(body, content_type, record).await;
         let headers = response.headers_mut();
         headers::report(headers, &planned);
         headers::name(headers, id);

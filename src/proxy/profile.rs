@@ -12,12 +12,12 @@ use weir_engine::wire::{Protocol, insert};
 /// Name of the edit.
 const EDIT: &str = "profile";
 
-/// Puts the profile text of a request's caller into its body, if there is one. A bypassed request stays
-/// untouched.
+/// Puts the profile text of a request's caller into its body, if there is one. A request that is bypassed
+/// or observed stays untouched.
 pub(super) async fn add(settings: &Settings, request: &mut ChatRequest) -> Result<(), ProxyError> {
     let configured = settings.config.context.profile.as_str();
     let text = request.caller.profile().unwrap_or(configured);
-    if text.is_empty() || request.options.bypass {
+    if text.is_empty() || request.options.bypass || settings.is_observed() {
         return Ok(());
     }
     let (protocol, body) = (request.protocol, request.decoded.clone());

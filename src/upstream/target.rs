@@ -14,8 +14,9 @@ use weir_engine::wire::Protocol;
 /// one that it contains.
 const PREFIXES: [&str; 4] = ["/v1beta/openai", "/openai/v1", "/api/v1", "/v1"];
 
-/// First segments of OpenAI's endpoints, recognised without `/v1` before them.
-const ENDPOINTS: [&str; 20] = [
+/// First segments of OpenAI's endpoints and of Anthropic's, recognised without `/v1` before them: the AI
+/// SDK's Anthropic provider appends `/messages` to a base as it is.
+const ENDPOINTS: [&str; 21] = [
     "assistants",
     "audio",
     "batches",
@@ -28,6 +29,7 @@ const ENDPOINTS: [&str; 20] = [
     "files",
     "fine_tuning",
     "images",
+    "messages",
     "models",
     "moderations",
     "realtime",

@@ -88,21 +88,26 @@ async fn each_protocol_goes_to_its_provider() {
             -d '{"model":"gpt-4o","messages":[{"role":"user","content":"hi"}]}'
         curl -sS "$ANTHROPIC_BASE_URL/v1/messages" -H 'x-api-key: sk-anthropic' \
             -d '{"model":"any","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
+        curl -sS "$ANTHROPIC_BASE_URL/messages" -H 'x-api-key: sk-short' \
+            -d '{"model":"any","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
     "#;
     let command = run(&options, script);
     let running = spawn_blocking(|| ended(command));
-    for (upstream, path, key) in [
-        (&mut openai, "POST /v1/chat/completions", "authorization: Bearer sk-openai"),
-        (&mut anthropic, "POST /v1/messages", "x-api-key: sk-anthropic"),
-    ] {
+    let keys =
+        ["authorization: Bearer sk-openai", "x-api-key: sk-anthropic", "x-api-key: sk-short"];
+    for (key, is_openai) in keys.into_iter().zip([true, false, false]) {
+        let (upstream, path) = match is_openai {
+            true => (&mut openai, "POST /v1/chat/completions"),
+            false => (&mut anthropic, "POST /v1/messages"),
+        };
         let seen = upstream.next().await;
         assert!(seen.head.starts_with(path), "{}", seen.head);
         assert!(seen.head.contains(key), "{}", seen.head);
         seen.answer(FINE);
     }
     let (code, stdout, stderr) = running.await.expect("it does not panic");
-    assert_eq!((code, stdout.as_str()), (Some(0), "{}{}"), "{stderr}");
-    assert!(stderr.contains("weir: 2 requests (0 compactions)"), "{stderr}");
+    assert_eq!((code, stdout.as_str()), (Some(0), "{}{}{}"), "{stderr}");
+    assert!(stderr.contains("weir: 3 requests (0 compactions)"), "{stderr}");
 }
 
 #[tokio::test]

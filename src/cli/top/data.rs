@@ -261,7 +261,9 @@ impl Known {
             conversation.running += 1;
             conversation.last_ms = self.now_ms;
             conversation.model = running.model.clone().or(conversation.model.take());
-            conversation.agent = running.agent.clone().or(conversation.agent.take());
+            if is_main(running.class.as_deref()) {
+                conversation.agent = running.agent.clone().or(conversation.agent.take());
+            }
         }
         let mut all: Vec<Conversation> = found.into_values().collect();
         all.sort_by(|one, other| other.last_ms.cmp(&one.last_ms).then(one.id.cmp(&other.id)));
@@ -316,9 +318,11 @@ impl Conversation {
         self.compacted += u64::from(ended.is_compacted());
         self.last_ms = self.last_ms.max(ended.ended_ms);
         self.model = ended.model.clone().or(self.model.take());
-        self.agent = ended.agent.clone().or(self.agent.take());
-        // A subagent or a title has a context of its own.
-        let is_main = ended.class.as_deref().is_none_or(|class| class == "main");
+        // A subagent or a title has a name and a context of its own.
+        let is_main = is_main(ended.class.as_deref());
+        if is_main {
+            self.agent = ended.agent.clone().or(self.agent.take());
+        }
         if ended.limit_tokens.is_some() && is_main {
             self.received_tokens = ended.received_tokens;
             self.sent_tokens = ended.sent_tokens;
@@ -328,6 +332,11 @@ impl Conversation {
         self.cached_tokens = self.cached_tokens.saturating_add(ended.cached_tokens.unwrap_or(0));
         self.cost_nano_usd += nano_usd(ended.cost_usd.as_deref()).unwrap_or(0);
     }
+}
+
+/// Whether a request of this class is one of the conversation with the user.
+fn is_main(class: Option<&str>) -> bool {
+    class.is_none_or(|class| class == "main")
 }
 
 /// Parses a decimal amount, which may be negative.
@@ -420,17 +429,19 @@ mod tests {
         let mut known = Known::default();
         let rows = json!([
             {"seq": 1, "ended_ms": 1, "conversation": "a", "limit_tokens": 100, "sent_tokens": 90,
-             "received_tokens": 120, "cost_usd": "0.50"},
+             "received_tokens": 120, "cost_usd": "0.50", "agent": "claude-code"},
             {"seq": 2, "ended_ms": 2, "conversation": "a", "class": "subagent",
-             "limit_tokens": 100, "sent_tokens": 5, "received_tokens": 5, "cost_usd": "0.25"},
+             "agent": "a2", "limit_tokens": 100, "sent_tokens": 5, "received_tokens": 5, "cost_usd": "0.25"},
             {"seq": 3, "ended_ms": 3},
         ]);
-        let running = json!([{"seq": 4, "conversation": "b", "model": "m"}]);
+        let running = json!([{"seq": 4, "conversation": "b", "model": "m"},
+            {"seq": 5, "conversation": "a", "class": "subagent", "agent": "a2"}]);
         known.take(live(json!({"now_ms": 9, "requests": rows, "running": running})));
         let all = known.conversations();
-        assert_eq!(all.iter().map(|own| own.id.as_str()).collect::<Vec<_>>(), ["b", "a"]);
-        assert_eq!((all[1].sent_tokens, all[1].requests, all[1].compacted), (Some(90), 2, 1));
-        assert_eq!(all[1].cost_nano_usd, 750_000_000);
+        assert_eq!(all.iter().map(|own| own.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!((all[0].sent_tokens, all[0].requests, all[0].compacted), (Some(90), 2, 1));
+        assert_eq!(all[0].cost_nano_usd, 750_000_000);
+        assert_eq!(all[0].agent.as_deref(), Some("claude-code"));
     }
 
     #[test]

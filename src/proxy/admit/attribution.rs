@@ -12,7 +12,7 @@ use http::header::USER_AGENT;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::class::{RequestClass, TURN_METADATA, metadata};
-use weir_engine::wire::{Request, json};
+use weir_engine::wire::{Request, agents, json};
 use weir_store::ledger::{Attribution, sanitise};
 use weir_store::{SECRET_BYTES, Tenant};
 
@@ -77,14 +77,30 @@ fn program(headers: &HeaderMap) -> Option<String> {
     })
 }
 
+/// Labels that the body of a request gives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BodyLabels {
+    pub conversation: ConversationLabel,
+    /// Program that its system text names.
+    pub agent: Option<&'static str>,
+}
+
+impl BodyLabels {
+    /// Finds the labels in a body.
+    pub fn of(request: &Request<'_>) -> Self {
+        Self { conversation: ConversationLabel::of(request), agent: agents::program(request) }
+    }
+}
+
 /// Conversation of a request by its body.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ConversationLabel {
     /// The body names it.
     Stated(String),
     /// Hash of its first messages.
     Opening(u128),
     /// The body continues a conversation kept by the provider, or has no messages.
+    #[default]
     Unknown,
 }
 
@@ -147,17 +163,16 @@ impl ConversationKey {
         Self(blake3::derive_key("weir 2026-11 conversations", secret))
     }
 
-    /// Adds a body's conversation to the labels of a request, unless its headers name one.
-    pub fn complete(
-        &self,
-        attribution: &mut Attribution,
-        tenant: Tenant,
-        body: &ConversationLabel,
-    ) {
+    /// Adds the labels of a body to those of its headers. The program of a system text is known better
+    /// than by the user agent; a conversation counts unless the headers name one.
+    pub fn complete(&self, attribution: &mut Attribution, tenant: Tenant, body: &BodyLabels) {
+        if let Some(agent) = body.agent {
+            attribution.agent = Some(agent.to_owned());
+        }
         if attribution.conversation.is_some() {
             return;
         }
-        attribution.conversation = match body {
+        attribution.conversation = match &body.conversation {
             ConversationLabel::Stated(stated) => Some(stated.clone()),
             ConversationLabel::Opening(hash) => Some(self.derived(tenant, *hash)),
             ConversationLabel::Unknown => None,
@@ -319,7 +334,11 @@ mod tests {
         let derive = |secret: u8, tenant: u8| {
             let mut attribution = Attribution::default();
             let key = ConversationKey::new(&[secret; SECRET_BYTES]);
-            key.complete(&mut attribution, Tenant([tenant; 16]), &ConversationLabel::Opening(5));
+            key.complete(
+                &mut attribution,
+                Tenant([tenant; 16]),
+                &BodyLabels { conversation: ConversationLabel::Opening(5), agent: None },
+            );
             attribution.conversation.expect("it is derived")
         };
         assert_eq!(derive(1, 1), derive(1, 1));
@@ -328,7 +347,11 @@ mod tests {
         let conversation = Some("own".to_owned());
         let mut attribution = Attribution { conversation, ..Attribution::default() };
         let key = ConversationKey::new(&[1; SECRET_BYTES]);
-        key.complete(&mut attribution, Tenant([1; 16]), &ConversationLabel::Stated("b".to_owned()));
+        key.complete(
+            &mut attribution,
+            Tenant([1; 16]),
+            &BodyLabels { conversation: ConversationLabel::Stated("b".to_owned()), agent: None },
+        );
         assert_eq!(attribution.conversation.as_deref(), Some("own"));
     }
 }

@@ -18,12 +18,14 @@ use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
 use weir_engine::compact::report::plain;
 use weir_engine::wire::compaction::{self, Opened};
+use weir_engine::wire::output_item::{self, AddItem};
 use weir_engine::wire::{Protocol, json, returned};
 use weir_store::{Tenant, now_ms};
 
 /// Answer of weir's own.
 pub struct OwnAnswer {
     pub body: Bytes,
+    pub content_type: &'static str,
     pub planned: Planned,
     /// Body of the conversation, with the model of its upstream.
     pub asked: Bytes,
@@ -36,10 +38,13 @@ pub async fn compacted(
     record: &mut Record,
 ) -> Result<OwnAnswer, ProxyError> {
     let (_, target, mut job) = request.job(settings, request.model.name.as_deref())?;
-    job.asked.compaction = Some(AskedCompaction::Now);
+    let is_whole = job.asked.compaction == Some(AskedCompaction::Whole);
+    if !is_whole {
+        job.asked.compaction = Some(AskedCompaction::Now);
+    }
     let mut planned = settings.planner.plan_job(&job).await?;
     let (headers, tenant) = (&request.headers, request.caller.tenant);
-    let mut origin = settings.journal.attribute(headers, tenant, &planned.conversation);
+    let mut origin = settings.journal.attribute(headers, tenant, &planned.labels);
     origin.class = Some(RequestClass::Compaction.name().to_owned());
     record.attributed(origin);
     record.planned(&planned);
@@ -67,28 +72,60 @@ pub async fn compacted(
     let holding = settings.journal.hold_unread(&entry, 0).await?;
     let entry = JournalEntry { is_billed: true, plan_ms: record.plan_ms(), ..entry };
     record.account(settings.journal.open(entry, holding).await?);
-    let item = item(settings, request.caller.tenant, false, &shortened.rest)?;
-    let [kept, open] = [&shortened.kept, &shortened.open].map(|run| returned::items(run, id));
-    let list = [kept?, item, open?];
-    let list: Vec<&str> =
-        list.iter().map(String::as_str).filter(|items| !items.is_empty()).collect();
-    let (input, output) = (planned.received_tokens, shortened.rest_tokens);
-    let body = format!(
-        concat!(
-            r#"{{"id":"{}","object":"response.compaction","created_at":{},"output":[{}],"#,
-            r#""usage":{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":0}},"#,
-            r#""output_tokens":{},"output_tokens_details":{{"reasoning_tokens":0}},"#,
-            r#""total_tokens":{}}}}}"#
-        ),
+    let item = item(settings, request.caller.tenant, is_whole, &shortened.rest)?;
+    let object = if is_whole { "response" } else { "response.compaction" };
+    let head = format!(
+        r#""id":"{}","object":"{object}","created_at":{},"model":{}"#,
         id("resp")?,
         now_ms() / 1000,
-        list.join(","),
+        serde_json::Value::from(model),
+    );
+    let usage = usage(planned.received_tokens, shortened.rest_tokens);
+    let (body, content_type) = if is_whole && planned.stream {
+        (events(&head, item, &usage), "text/event-stream")
+    } else {
+        let [kept, open] = [&shortened.kept, &shortened.open].map(|run| returned::items(run, id));
+        let list = [kept?, item, open?];
+        let list: Vec<&str> =
+            list.iter().map(String::as_str).filter(|items| !items.is_empty()).collect();
+        let (list, status) = (list.join(","), if is_whole { COMPLETED } else { "" });
+        (format!("{{{head}{status},\"output\":[{list}],{usage}}}"), "application/json")
+    };
+    Ok(OwnAnswer { body: body.into(), content_type, planned, asked: job.body })
+}
+
+/// Member of an answer that is complete.
+const COMPLETED: &str = r#","status":"completed""#;
+
+fn usage(input: u64, output: u64) -> String {
+    format!(
+        concat!(
+            r#""usage":{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":0}},"#,
+            r#""output_tokens":{},"output_tokens_details":{{"reasoning_tokens":0}},"#,
+            r#""total_tokens":{}}}"#
+        ),
         input,
         output,
         input.saturating_add(output),
-    );
-    Ok(OwnAnswer { body: body.into(), planned, asked: job.body })
+    )
 }
+
+/// Returns the events of a streamed answer of one item.
+fn events(head: &str, item: String, usage: &str) -> String {
+    let event = |kind: &str, number: u64, rest: &str| {
+        format!(
+            "event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{number},\
+             \"response\":{{{head}{rest}}}}}\n\n"
+        )
+    };
+    let begun = event("response.created", 0, r#","status":"in_progress","output":[]"#);
+    let whole = format!(r#"{COMPLETED},"output":[{item}],{usage}"#);
+    let ended = event("response.completed", FIRST_NUMBER + output_item::ADDED_EVENTS, &whole);
+    begun + &AddItem::new(item).events(Some(FIRST_NUMBER)) + &ended
+}
+
+/// Number of the first event behind `response.created`.
+const FIRST_NUMBER: u64 = 1;
 
 /// Returns the compaction item that stands for all that a streamed or whole answer was asked with, if its
 /// conversation was compacted for a caller that asks for it.

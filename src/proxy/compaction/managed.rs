@@ -9,7 +9,7 @@ use memchr::memmem;
 use super::edits;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::policy::clearing::Clearing;
-use weir_engine::wire::{Protocol, json, splice};
+use weir_engine::wire::{Protocol, compaction, json, splice};
 
 /// Name of the member, and of the edit that takes it out.
 pub const EDIT: &str = "context_management";
@@ -27,6 +27,18 @@ pub struct Managed {
 /// Whether a body may have the member.
 pub fn may_be_in(body: &[u8]) -> bool {
     memmem::find(body, EDIT.as_bytes()).is_some()
+}
+
+/// Whether a body may have an item that asks for compaction now.
+pub fn may_be_triggered(body: &[u8]) -> bool {
+    memmem::find(body, compaction::TRIGGER.as_bytes()).is_some()
+}
+
+/// Takes such items out of a body; `None` if it has none.
+pub fn without_trigger(protocol: Protocol, body: &[u8]) -> Option<Bytes> {
+    let text = simdutf8::basic::from_utf8(body).ok()?;
+    let is_read = protocol == Protocol::Responses;
+    compaction::without_trigger(text).filter(|_| is_read).map(Bytes::from)
 }
 
 /// Takes the member out of a body; `None` if it has none.

@@ -23,6 +23,8 @@ use weir_engine::wire::Protocol;
 pub enum AskedCompaction {
     /// Of this conversation, now.
     Now,
+    /// Of this conversation, now, into one item that stands for all of it.
+    Whole,
     /// Of a conversation above so many tokens; `None` for the policy's own mark.
     Above(Option<u64>),
 }
@@ -59,19 +61,25 @@ pub async fn read(settings: &Settings, request: &mut ChatRequest) -> Result<(), 
     request.read(settings).await
 }
 
-/// Takes `context_management` out of a request whose upstream does not have it.
+/// Takes out of a request what asks for compaction if its upstream does not have that: the member
+/// `context_management`, and items that ask for it now.
 pub async fn manage(settings: &Settings, request: &mut ChatRequest) -> Result<(), ProxyError> {
-    if request.options.bypass || !managed::may_be_in(&request.decoded) {
+    let (has_member, has_trigger) =
+        (managed::may_be_in(&request.decoded), managed::may_be_triggered(&request.decoded));
+    let is_left = request.options.bypass || settings.is_observed();
+    if is_left || !(has_member || has_trigger) || upstream(settings, request).compacts {
         return Ok(());
     }
-    if upstream(settings, request).compacts {
-        return Ok(());
+    if let Some(managed) = managed::taken(request.protocol, &request.decoded)? {
+        request.replace(managed.body, managed::EDIT);
+        edits::remove_betas(&mut request.headers);
+        request.asked.compaction = managed.compaction.map(AskedCompaction::Above);
+        request.asked.clearing = managed.clearing.map(Box::new);
     }
-    let Some(managed) = managed::taken(request.protocol, &request.decoded)? else { return Ok(()) };
-    request.replace(managed.body, managed::EDIT);
-    edits::remove_betas(&mut request.headers);
-    request.asked.compaction = managed.compaction.map(AskedCompaction::Above);
-    request.asked.clearing = managed.clearing.map(Box::new);
+    if let Some(body) = managed::without_trigger(request.protocol, &request.decoded) {
+        request.replace(body, open::EDIT);
+        request.asked.compaction = Some(AskedCompaction::Whole);
+    }
     // The model has moved in the body.
     request.read(settings).await
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
-use crate::proxy::admit::attribution::{self, ConversationKey, ConversationLabel};
+use crate::proxy::admit::attribution::{self, BodyLabels, ConversationKey};
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account::{Ended, JournalEntry, OWN_ANSWER};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
@@ -155,13 +155,8 @@ impl Journal {
         &self.state.metrics
     }
 
-    /// Reads the origin of a request from its headers, and its conversation from its body.
-    pub fn attribute(
-        &self,
-        headers: &HeaderMap,
-        tenant: Tenant,
-        body: &ConversationLabel,
-    ) -> Attribution {
+    /// Reads the origin of a request from its headers and its body.
+    pub fn attribute(&self, headers: &HeaderMap, tenant: Tenant, body: &BodyLabels) -> Attribution {
         let mut attribution = attribution::from_headers(headers);
         self.state.conversations.complete(&mut attribution, tenant, body);
         attribution

@@ -27,7 +27,7 @@ use super::readings::{ReadAhead, ReadingKey};
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
-use crate::proxy::admit::attribution::ConversationLabel;
+use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::compaction::{AskedCompaction, ShortenedItems};
 use crate::proxy::error::ProxyError;
@@ -590,7 +590,7 @@ impl Draft {
             body: None,
             action: action.to_owned(),
             provider_state: request.provider_state,
-            conversation: ConversationLabel::of(request),
+            labels: BodyLabels::of(request),
             edits: edits.join(","),
             received_tokens,
             sent_tokens: received_tokens,
@@ -640,7 +640,7 @@ impl Draft {
 /// Returns the compacted conversation of a plan as items, if the caller asks for them.
 fn shortened(job: &Job, request: &Request<'_>, plan: &Plan) -> Option<Box<ShortenedItems>> {
     let asked = job.asked.compaction.filter(|_| plan.treatment == Treatment::Compacted)?;
-    if asked != AskedCompaction::Now && plan.compactions == 0 {
+    if matches!(asked, AskedCompaction::Above(_)) && plan.compactions == 0 {
         return None;
     }
     let shortened = plan.shortened(request, asked != AskedCompaction::Now);

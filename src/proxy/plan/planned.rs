@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::decisions::Begun;
 use super::plan_cache::{LastSent, Sent};
 use super::readings::ReadAhead;
-use crate::proxy::admit::attribution::ConversationLabel;
+use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::compaction::{Asked, ShortenedItems};
 use crate::proxy::hold::budgets::Report;
@@ -126,8 +126,8 @@ pub struct Planned {
     pub action: String,
     /// Member that refers to a conversation kept by the provider, if the request has one.
     pub provider_state: Option<&'static str>,
-    /// Conversation of the request, as its body states it.
-    pub conversation: ConversationLabel,
+    /// Labels that the body gives.
+    pub labels: BodyLabels,
     /// `x-weir-edits`; empty if there are none.
     pub edits: String,
     pub received_tokens: u64,

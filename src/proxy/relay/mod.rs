@@ -44,7 +44,7 @@ pub fn relay(
 }
 
 /// Returns an answer of weir's own, once its account is settled.
-pub async fn own(body: Bytes, mut record: Record) -> Response<Body> {
+pub async fn own(body: Bytes, content_type: &'static str, mut record: Record) -> Response<Body> {
     record.answered_by_weir(StatusCode::OK, body.len() as u64);
     if let Some((account, ended)) = record.end() {
         record.settled(account.settle(ended).await);
@@ -52,7 +52,7 @@ pub async fn own(body: Bytes, mut record: Record) -> Response<Body> {
     let mut response =
         Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

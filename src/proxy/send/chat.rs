@@ -49,8 +49,7 @@ impl<'a> Chat<'a> {
         let mut larger = route.larger().map(|(model, when)| (model.to_owned(), when));
         let current = choose(settings, &request, &mut larger).await?;
         let (headers, tenant) = (&request.headers, request.caller.tenant);
-        let conversation = &current.planned.conversation;
-        let mut origin = settings.journal.attribute(headers, tenant, conversation);
+        let mut origin = settings.journal.attribute(headers, tenant, &current.planned.labels);
         if let Some(class) = current.planned.class {
             origin.class = Some(class.name().to_owned());
         }

@@ -10,7 +10,7 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::proxy::admit::admission::Admission;
-use crate::proxy::admit::attribution::ConversationLabel;
+use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::error::Subject;
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -218,7 +218,7 @@ impl Record {
             body: None,
             action: planned.action.clone(),
             edits: planned.edits.clone(),
-            conversation: ConversationLabel::Unknown,
+            labels: BodyLabels::default(),
             left_out: LeftOut::default(),
             model: logged(&planned.model),
             upstream: planned.upstream.clone(),

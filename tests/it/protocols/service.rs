@@ -146,6 +146,82 @@ async fn a_compacted_list_is_shorter_and_continues() {
 }
 
 #[tokio::test]
+async fn an_item_that_asks_for_compaction_is_answered_with_one_that_stands_for_all() {
+    let mut upstream = Upstream::start().await;
+    let weir = harness::start(&upstream.address, |_| {}).await;
+    let key = caller("one");
+    for streams in [false, true] {
+        let mut all = conversation(60);
+        all.push(json!({"type": "compaction_trigger"}));
+        let mut asked = body(&all);
+        asked["stream"] = streams.into();
+        let answer = ask(weir.address, post(RESPONSES, &key, &asked)).await;
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        let text = String::from_utf8(answer.body.clone()).expect("text");
+        let response: Value = match streams {
+            false => serde_json::from_str(&text).expect("JSON"),
+            true => {
+                let events: Vec<Value> = text
+                    .split("\n\n")
+                    .filter_map(|event| event.split_once("data: "))
+                    .map(|(_, data)| serde_json::from_str(data).expect("JSON"))
+                    .collect();
+                let kinds: Vec<&str> =
+                    events.iter().filter_map(|event| event["type"].as_str()).collect();
+                let [created, added, done, completed] = [
+                    "response.created",
+                    "response.output_item.added",
+                    "response.output_item.done",
+                    "response.completed",
+                ];
+                assert_eq!(kinds, [created, added, done, completed]);
+                for (event, number) in events.iter().zip(0..) {
+                    assert_eq!(event["sequence_number"], json!(number));
+                }
+                assert_eq!(events[2]["item"], events[3]["response"]["output"][0]);
+                events[3]["response"].clone()
+            }
+        };
+        assert_eq!(
+            (&response["object"], &response["status"]),
+            (&json!("response"), &json!("completed"))
+        );
+        assert_eq!(response["model"], "gpt-4o");
+        let output = response["output"].as_array().expect("a list");
+        let (place, item) = only_item(output);
+        assert_eq!((place, output.len()), (0, 1));
+        // codex keeps messages of the user in front of it.
+        let list =
+            [message("user", "Check every part."), item.clone(), message("user", "And now?")];
+        let (input, _) = sent(&weir, &mut upstream, &key, &list).await;
+        let text = input.to_string();
+        assert!(text.contains("QX-7741") && text.contains("[weir: "), "{text:.2000}");
+        assert_eq!(
+            text.matches("Check every part.").count(),
+            1,
+            "the item stands for all before it"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_item_that_asks_for_compaction_passes_to_an_upstream_that_compacts() {
+    let mut upstream = Upstream::start().await;
+    let weir = harness::start(&upstream.address, |config| {
+        config.upstream.compaction = CompactsBy::Upstream;
+    })
+    .await;
+    let all = [message("user", "Go."), json!({"type": "compaction_trigger"})];
+    let mut wire = Wire::connect(weir.address).await;
+    let request = post(RESPONSES, &caller("one"), &body(&all));
+    wire.send(request.clone()).await;
+    let seen = upstream.next().await;
+    assert_eq!(seen.body, serde_json::to_vec(&body(&all)).expect("JSON"));
+    seen.answer(&whole(&json!({"object": "response", "output": []})));
+    assert_eq!(wire.message().await.expect("an answer").status(), 200);
+}
+
+#[tokio::test]
 async fn items_that_stay_keep_their_bytes() {
     let upstream = Upstream::start().await;
     let weir = harness::start(&upstream.address, |_| {}).await;

@@ -122,6 +122,7 @@ impl Frame {
         sent_tokens: u64,
         kind: Kind,
     ) -> Self {
+        let is_edited = kind != Kind::Observed;
         // An estimate may be slightly low.
         let is_estimated = options.measure.encoding.is_estimated();
         let spare_tokens = if is_estimated { sent_tokens / 32 } else { 0 };
@@ -132,8 +133,8 @@ impl Frame {
         let budgeted = most.filter(|most| asked.is_none_or(|asked| asked > *most));
         let clamp = learned.into_iter().chain(budgeted).min();
         Self {
-            usage_option: request.missing_usage_option.filter(|_| options.asks_usage),
-            clamp: clamp.filter(|_| kind != Kind::Observed),
+            usage_option: request.missing_usage_option.filter(|_| options.asks_usage && is_edited),
+            clamp: clamp.filter(|_| is_edited),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Requests with which coding agents compact their own conversations, recognised by the agents' fixed
-//! prompts. A user may write the same words: then the request is treated as one of these.
+//! Coding agents, recognised by their fixed prompts: which program speaks, and requests with which it
+//! compacts its own conversation. A user may write the same words: then the request is treated so.
 
 use super::{Message, Request, Role, json};
 
@@ -12,7 +12,8 @@ use super::{Message, Request, Role, json};
 ///   the sixth in earlier versions.
 /// - qwen-code: `packages/core/src/services/chatCompressionService.ts` in `QwenLM/qwen-code`; the last
 ///   in earlier versions and in Gemini CLI.
-const INSTRUCTIONS: [&str; 8] = [
+/// - Copilot CLI: the package `@github/copilot`; Continue: `@continuedev/cli`.
+const INSTRUCTIONS: [&str; 10] = [
     "You are performing a CONTEXT CHECKPOINT COMPACTION.",
     "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.",
     "Your task is to create a detailed summary of ",
@@ -21,7 +22,28 @@ const INSTRUCTIONS: [&str; 8] = [
     "Provide a detailed prompt for continuing our conversation above.",
     "First, reason in your <analysis> block. Then, produce the <state_snapshot> XML.",
     "First, reason in your scratchpad. Then, generate the <state_snapshot>.",
+    "Please create a detailed summary of the conversation so far. The history is being compacted",
+    "Please provide a concise summary of our conversation so far, capturing the key context",
 ];
+
+/// Beginnings of the system text of programs whose headers are those of an SDK, and their names.
+/// Seen in requests of the packages `@github/copilot` and `@continuedev/cli`.
+const PROGRAMS: [(&str, &str); 2] = [
+    ("You are the GitHub Copilot CLI", "copilot"),
+    ("You are an agent in the Continue CLI", "continue"),
+];
+
+/// Returns the program whose system text a request begins with, if that is a known one.
+pub fn program(request: &Request<'_>) -> Option<&'static str> {
+    let first = request.messages.first()?;
+    // The text stands behind the names and the quotes of its message.
+    let head = &first.as_bytes()[..first.len().min(MAX_PROGRAM_BYTES)];
+    let begins = |text: &&(&str, &str)| memchr::memmem::find(head, text.0.as_bytes()).is_some();
+    PROGRAMS.iter().find(begins).map(|(_, name)| *name)
+}
+
+/// Bytes of the first message in which the name of a program is looked for.
+const MAX_PROGRAM_BYTES: usize = 160;
 
 /// Beginnings of a system message of requests that do nothing else.
 ///
@@ -110,6 +132,31 @@ mod tests {
             let messages = serde_json::json!({"system": [{"type": "text", "text": role}],
                 "messages": [{"role": "user", "content": "Summarise."}]});
             assert!(is_it(Protocol::Chat, &chat) && is_it(Protocol::Messages, &messages), "{role}");
+        }
+    }
+
+    #[test]
+    fn programs_are_known_by_the_beginning_of_their_system_text() {
+        for (text, expected) in [
+            ("You are the GitHub Copilot CLI, a terminal assistant.", Some("copilot")),
+            ("You are an agent in the Continue CLI. Given", Some("continue")),
+            ("You are an agent.", None),
+        ] {
+            let system = serde_json::json!({"role": "system", "content": text});
+            let user = serde_json::json!({"role": "user", "content": "Go."});
+            for (protocol, body) in [
+                (Protocol::Chat, serde_json::json!({"messages": [system, user]})),
+                (Protocol::Responses, serde_json::json!({"instructions": text, "input": [user]})),
+                (
+                    Protocol::Messages,
+                    serde_json::json!({"messages": [user],
+                    "system": [{"type": "text", "text": text}]}),
+                ),
+            ] {
+                let body = body.to_string();
+                let request = protocol.read(body.as_bytes(), 100).expect("a request");
+                assert_eq!(program(&request), expected, "{body}");
+            }
         }
     }
 

@@ -10,6 +10,10 @@ use super::{json, splice};
 /// Types of a compaction item.
 const TYPES: [&str; 2] = ["compaction", "compaction_summary"];
 
+/// Type of an item that asks for compaction of all items before it, answered with one compaction item
+/// (`remote_compaction_v2` in `openai/codex`; the Responses API wants it at the end).
+pub const TRIGGER: &str = "compaction_trigger";
+
 /// Content of a compaction item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
@@ -84,6 +88,24 @@ pub fn replace<E>(
     Ok(Some(text))
 }
 
+/// Takes items that ask for compaction out of the list `input` of a body; `None` if it has none.
+pub fn without_trigger(text: &str) -> Option<String> {
+    let lists = json::members(text)?;
+    let (_, list) = lists.into_iter().find(|(name, _)| name == "input")?;
+    let items = json::elements(list)?;
+    let is_trigger = |item: &str| {
+        item.len() <= MAX_TRIGGER_BYTES
+            && json::text_member(item.as_bytes(), "type").is_some_and(|own| own == TRIGGER)
+    };
+    let has_one = items.iter().any(|item| is_trigger(item));
+    has_one.then(|| {
+        splice::rejoin(text, &items, |_, item| (!is_trigger(item)).then_some(Cow::Borrowed(item)))
+    })
+}
+
+/// Maximum size of an item that asks for compaction: it has no content.
+const MAX_TRIGGER_BYTES: usize = 1024;
+
 /// Returns an item of this type with a sealed content. `id` and `sealed` need no escapes.
 pub fn item(id: &str, sealed: &str) -> String {
     format!(r#"{{"type":"compaction","id":"{id}","encrypted_content":"{sealed}"}}"#)
@@ -127,6 +149,21 @@ mod tests {
         }
         assert_eq!(replaced(&format!(r#"{{"input":[{one}],"input":[]}}"#)), None);
         assert_eq!(replaced("[]"), None);
+    }
+
+    #[test]
+    fn an_item_that_asks_for_compaction_leaves_its_list() {
+        let trigger = r#"{ "type" : "compaction_trigger" }"#;
+        for (list, wanted) in [
+            (format!("[1, {trigger}]"), Some("[1]")),
+            (format!("[{trigger} ,1, 2]"), Some("[1, 2]")),
+            (format!("[{trigger}]"), Some("[]")),
+            (r#"[{"type":"message","content":"compaction_trigger"}]"#.to_owned(), None),
+            ("\"compaction_trigger\"".to_owned(), None),
+        ] {
+            let body = |list: &str| format!(r#"{{"input":{list} ,"stream":true}}"#);
+            assert_eq!(without_trigger(&body(&list)), wanted.map(body), "{list}");
+        }
     }
 
     #[test]

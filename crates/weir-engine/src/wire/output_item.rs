@@ -18,7 +18,7 @@ const LAST: [&str; 3] = ["response.completed", "response.incomplete", "response.
 /// Events that end a stream without an answer.
 const ERRORS: [&str; 2] = ["response.failed", "error"];
 /// Number of events that announce the item.
-const ADDED_EVENTS: u64 = 2;
+pub const ADDED_EVENTS: u64 = 2;
 
 /// Adds `item`, a JSON text, to the whole answer `body`; `None` if that has no list of items.
 pub fn added(body: &str, item: &str) -> Option<String> {
@@ -63,7 +63,7 @@ impl AddItem {
     }
 
     /// Returns the events that announce the item, from the number `sequence` on.
-    fn events(&self, sequence: Option<u64>) -> String {
+    pub fn events(&self, sequence: Option<u64>) -> String {
         let event = |kind: &str, offset: u64| {
             let number = sequence
                 .map(|number| format!(r#""sequence_number":{},"#, number.saturating_add(offset)));

@@ -89,7 +89,8 @@ pub(super) fn cached_permille(config: &Config, route: &Route, model: &str) -> Op
 
 /// Whether the caller asks for a shorter conversation that weir sees.
 pub(super) fn shortens(job: &Job, request: &Request<'_>) -> bool {
-    job.asked.compaction == Some(AskedCompaction::Now) && request.provider_state.is_none()
+    let is_now = job.asked.compaction.is_some_and(|own| !matches!(own, AskedCompaction::Above(_)));
+    is_now && request.provider_state.is_none()
 }
 
 /// Whether the model refuses thinking that follows other messages than it was written after. In chat
