@@ -5,6 +5,7 @@
 //! without the recall, which is valid and colder.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::said::Said;
 use crate::proxy::cache::Cache;
 use weir_engine::compact::recall::lookup::{LEAST_ANSWER_BYTES, Lookup, MAX_ANSWER_BYTES, NO_MORE};
-use weir_engine::wire::recall_tool::{Call, Round, ToolResult, Withheld, appended, inserted};
+use weir_engine::wire::recall_tool::{Call, Next, Round, ToolResult, Withheld, appended, inserted};
 use weir_engine::wire::splice::without_member;
 use weir_engine::wire::{Message, Protocol, Role, json};
 use weir_store::{Entry, Kind, Life, Store, Tenant, now_ms};
@@ -92,10 +93,17 @@ impl Answered {
     pub(super) fn of(round: &Round, room_bytes: Option<usize>) -> Self {
         // An item of Responses that follows reasoning is refused by its ID without it.
         let has_reasoning = has(&round.assistant, "\"reasoning\"");
+        let mut reasoning = has_reasoning.then(|| reasoning(round)).flatten().unwrap_or_default();
         let kept = |call: &Call| {
             let Call { id, arguments, mut raw, before } = call.clone();
-            if let Some(own) = json::member(&raw, "id").filter(|_| has_reasoning) {
-                raw = without_member(&raw, own);
+            match reasoning.remove(&id) {
+                Some(own) => raw = own + &raw,
+                None if has_reasoning => {
+                    if let Some(own) = json::member(&raw, "id") {
+                        raw = without_member(&raw, own);
+                    }
+                }
+                None => {}
             }
             Kept { id, arguments, raw, before }
         };
@@ -147,6 +155,30 @@ impl Answered {
             Protocol::Messages => format!(r#"{{"role":"assistant","content":[{calls}]}}"#),
         }
     }
+}
+
+/// Returns the items of reasoning in front of each call of a round, each with a comma behind it, by the
+/// ID of the call. `None` unless they can be sent back: all of them stand directly in front of the
+/// tool's calls, where the client's answer has none, and their content is sealed in them.
+fn reasoning(round: &Round) -> Option<HashMap<String, String>> {
+    let mut found = HashMap::new();
+    let mut before = String::new();
+    for item in json::run(&round.assistant)? {
+        let text = |name: &str| json::member(item, name).and_then(json::string);
+        if text("type").as_deref() == Some("reasoning") {
+            text("encrypted_content").filter(|sealed| !sealed.is_empty())?;
+            before.push_str(item);
+            before.push(',');
+            continue;
+        }
+        let id = text("call_id").filter(|id| round.calls.iter().any(|call| call.id == **id));
+        match id {
+            Some(id) => drop(found.insert(id.into_owned(), std::mem::take(&mut before))),
+            None if !before.is_empty() => return None,
+            None => {}
+        }
+    }
+    (round.next == Next::Recall && before.is_empty()).then_some(found)
 }
 
 impl Kept {

@@ -107,21 +107,14 @@ async fn signed_thinking_goes_back_and_is_not_kept_without_its_call() {
 }
 
 #[tokio::test]
-async fn encrypted_reasoning_goes_back_and_is_not_kept_without_its_call() {
+async fn encrypted_reasoning_goes_back_with_its_call() {
     let reasoning = |nth: usize| {
         json!({"type": "reasoning", "id": format!("rs_{nth}"), "summary": [],
             "encrypted_content": format!("enc-{nth}")})
     };
-    let response = |output: Value| {
-        whole(
-            &json!({"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-4o",
-            "output": output, "usage": {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10}}),
-        )
-    };
     let call = json!({"type": "function_call", "id": "fc_1", "call_id": "r1", "name": "recall",
         "arguments": arguments().to_string(), "status": "completed"});
-    let done = json!({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
-        "content": [{"type": "output_text", "text": "It is done.", "annotations": []}]});
+    let done = said_by_the_model("msg_1", "It is done.");
     let mut setting = Setting::start(offers).await;
     let body = conversation(Protocol::Responses, &[]);
     let answers =
@@ -129,7 +122,7 @@ async fn encrypted_reasoning_goes_back_and_is_not_kept_without_its_call() {
     let (answer, seen) = setting.exchange(Protocol::Responses, &body, answers).await;
     let second = parsed(&seen[1]);
     let list = second["input"].as_array().expect("a list");
-    assert_eq!(list[list.len() - 3..list.len() - 1], [reasoning(1), call]);
+    assert_eq!(list[list.len() - 3..list.len() - 1], [reasoning(1), call.clone()]);
     let output = parsed(&String::from_utf8_lossy(&answer.body))["output"].clone();
     let mut marked = reasoning(1);
     marked["encrypted_content"] = json!("weir-recall");
@@ -144,9 +137,47 @@ async fn encrypted_reasoning_goes_back_and_is_not_kept_without_its_call() {
     let items = after["input"].as_array().expect("a list");
     assert!(!items.contains(&marked) && items.contains(&reasoning(2)));
     assert_eq!(Protocol::Responses.results(&after), Protocol::Responses.results(&second));
-    // Without its reasoning the call has no ID that a provider would look for.
-    let restored = items.iter().find(|item| item["type"] == "function_call").expect("the call");
-    assert_eq!((&restored["call_id"], restored.get("id")), (&json!("r1"), None));
+    // The call follows the reasoning that its ID belongs to, as in the round.
+    let place = items.iter().position(|item| *item == call).expect("the call");
+    assert_eq!(items[place - 1], reasoning(1));
+    assert_eq!(items[place + 1], list[list.len() - 1], "its result");
+}
+
+#[tokio::test]
+async fn a_call_whose_reasoning_cannot_go_back_has_no_id() {
+    let call = json!({"type": "function_call", "id": "fc_1", "call_id": "r1", "name": "recall",
+        "arguments": arguments().to_string(), "status": "completed"});
+    let done = said_by_the_model("msg_1", "It is done.");
+    let bare = json!({"type": "reasoning", "id": "rs_1", "summary": []});
+    let sealed =
+        json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "enc"});
+    // One has no content of its own; the other stays in the client's answer with its text.
+    for first in [json!([bare, call]), json!([sealed, said_by_the_model("msg_0", "So."), call])] {
+        let mut setting = Setting::start(offers).await;
+        let body = conversation(Protocol::Responses, &[]);
+        let answers = vec![response(first), response(json!([done]))];
+        let (answer, _) = setting.exchange(Protocol::Responses, &body, answers).await;
+        let output = parsed(&String::from_utf8_lossy(&answer.body))["output"].clone();
+        let mut more = output.as_array().expect("a list").clone();
+        more.push(said("user", "Thank you."));
+        let body = conversation(Protocol::Responses, &more);
+        let (_, after) =
+            setting.exchange(Protocol::Responses, &body, vec![response(json!([done]))]).await;
+        let after = parsed(&after[0]);
+        let items = after["input"].as_array().expect("a list");
+        let restored = items.iter().find(|item| item["type"] == "function_call").expect("the call");
+        assert_eq!((&restored["call_id"], restored.get("id")), (&json!("r1"), None));
+    }
+}
+
+fn response(output: Value) -> String {
+    whole(&json!({"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-4o",
+        "output": output, "usage": {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10}}))
+}
+
+fn said_by_the_model(id: &str, text: &str) -> Value {
+    json!({"type": "message", "id": id, "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": text, "annotations": []}]})
 }
 
 #[tokio::test]
