@@ -330,13 +330,16 @@ impl Proxy {
         self.prefetch(current);
         let tenant = request.caller.tenant;
         if self.settings.config.shows_conversations() {
+            let (job, planned) = (&current.job, &current.planned);
             let origin = Origin {
                 caller: record.caller(),
                 attribution: &record.attribution(),
-                model: &current.planned.model,
-                protocol: current.job.protocol,
+                model: &planned.model,
+                protocol: job.protocol,
+                policy: &self.settings.planner.policy_name(job, &planned.model),
+                limit_tokens: planned.limit_tokens,
             };
-            self.runtime.recent.keep(&origin, &current.job.body);
+            self.runtime.recent.keep(&origin, &job.body);
         }
         // If its answer may be continued, the body is needed as long.
         let permit: Box<dyn Send> = match current.job.without_recall {

@@ -285,6 +285,8 @@ test("live conversations open with a click, once the operator allows it", async 
     await view.page.click(".inspector-live li button");
     await view.page.waitForSelector(".inspector-results:not([hidden]):not([aria-busy]) .figure");
     assert.match(await view.page.$eval(".inspector-said", (line) => line.textContent), /^Turn 3 of 3/);
+    const journal = await view.page.$eval(".inspector-journal", (line) => line.textContent);
+    assert.match(journal, /^In the journal: 1 requests, (\d+) tokens received and \1 sent, 0 requests compacted, cost \$/);
     assertClean(view);
   } finally {
     await own.stop();

@@ -483,8 +483,23 @@ async fn live_conversations_are_shown_if_the_operator_says_so() {
             assert_eq!(rows[0]["conversation"], format!("s{path}"));
             let (status, shown) = weir.get(&format!("{RECENT}/{}", rows[0]["id"])).await;
             assert_eq!((status, &shown["text"]), (200, &json!(own.to_string())));
-            let asked = json!({"text": shown["text"], "protocol": shown["protocol"], "model": shown["model"]});
-            assert_eq!(weir.inspect(&asked).await["turn"], 3, "{path}");
+            let asked = json!({"text": shown["text"], "protocol": shown["protocol"], "model": shown["model"],
+                "policies": [shown["policy"]], "max_input_tokens": shown["limit_tokens"]});
+            let inspected = weir.inspect(&asked).await;
+            assert_eq!(inspected["turn"], 3, "{path}");
+            let window = &inspected["policies"][0]["plan"]["window"];
+            let recorded = [
+                ("x-weir-received-tokens", "received_tokens"),
+                ("x-weir-sent-tokens", "sent_tokens"),
+                ("x-weir-limit-tokens", "limit_tokens"),
+            ];
+            for (header, name) in recorded {
+                assert_eq!(
+                    answer.header(header),
+                    Some(window[name].to_string().as_str()),
+                    "{name}"
+                );
+            }
         }
     }
     assert_eq!(weir.get(RECENT).await.1["data"].as_array().map(Vec::len), Some(2));

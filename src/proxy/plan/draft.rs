@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::at_hand::AtHand;
+pub(super) use self::options::policy_name;
 use self::options::{
     adapt, asks_usage, binds, cached_permille, class, encoding, is_side, mode, of_model,
     operator_tokens, prefetch, requested_model, shortens,
@@ -499,9 +500,7 @@ impl Draft {
 
     /// Returns the name of the policy that the plan follows.
     pub(super) fn policy_name<'s>(&'s self, shared: &'s Shared, job: &'s Job) -> &'s str {
-        let asked = job.options.policy.as_deref();
-        let by_model = self.route.policy().or(self.settings.policy.as_deref());
-        asked.or(by_model).unwrap_or(&shared.config.context.default_policy)
+        options::policy_name(&shared.config, job, &self.route, &self.settings)
     }
 
     /// Describes the engine's plan for the rest of the request. Takes its body.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::draft::{Draft, Drafted, Step, read_body};
+use super::draft::{self, Draft, Drafted, Step, read_body};
 use super::planned::{Job, Planned, RequestOptions};
 use super::prefix_cache::{Looked, SharedPrefix};
 use super::shared::{PlanState, Shared, shown};
@@ -59,6 +59,14 @@ enum Start {
 }
 
 impl Planner {
+    /// Returns the name of the policy that a request for this model is planned by.
+    pub fn policy_name(&self, job: &Job, model: &str) -> String {
+        let config = &self.shared.config;
+        let route = job.route.as_ref().unwrap_or_else(|| self.shared.routes.unmatched());
+        let settings = config.settings(config.models.find(model).name);
+        draft::policy_name(config, job, route, &settings).to_owned()
+    }
+
     /// Creates a planner under a configuration, with the parts of the proxy that it serves.
     pub fn new(config: Arc<Config>, parts: PlannerParts) -> Self {
         let PlannerParts { state, routes, summaries, metrics } = parts;

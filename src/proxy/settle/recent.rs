@@ -58,6 +58,9 @@ pub struct RecentConversation {
     pub model: String,
     pub protocol: &'static str,
     pub bytes: usize,
+    /// Policy that it is planned by, and its limit on the prompt.
+    pub policy: String,
+    pub limit_tokens: u64,
     pub updated_ms: u64,
 }
 
@@ -68,6 +71,8 @@ pub struct Origin<'a> {
     pub attribution: &'a Attribution,
     pub model: &'a str,
     pub protocol: Protocol,
+    pub policy: &'a str,
+    pub limit_tokens: u64,
 }
 
 impl RecentConversations {
@@ -112,6 +117,8 @@ impl RecentConversations {
                 model: origin.model.chars().take(MAX_MODEL_CHARACTERS).collect(),
                 protocol: origin.protocol.name(),
                 bytes: body.len(),
+                policy: origin.policy.to_owned(),
+                limit_tokens: origin.limit_tokens,
                 updated_ms: now_ms(),
             },
         });
@@ -159,6 +166,8 @@ mod tests {
             attribution: &attribution,
             model: "gpt-4o",
             protocol: Protocol::default(),
+            policy: "default",
+            limit_tokens: 1000,
         };
         recent.keep(&origin, body);
     }

@@ -2,7 +2,7 @@
 // The text stays in this page's memory; the address holds only the choices.
 
 import { field, h, heading, notice, put, segmented } from "../dom.js";
-import { compact, count } from "../format.js";
+import { compact, count, usd } from "../format.js";
 import { detail } from "./detail.js";
 import { FATES } from "./fates.js";
 import { pictured } from "./items.js";
@@ -61,6 +61,9 @@ export default async function render(root, api, params) {
 
   function open(own) {
     leave();
+    // A live conversation is planned as it was.
+    if (own.limit_tokens) choose.limit = String(own.limit_tokens);
+    choose.policy = known(own.policy, choices.policies) ?? choose.policy;
     kept = { own, choose };
     view = inspection({ root, api, choices, choose, own, start });
     ended.push(view.end);
@@ -189,9 +192,14 @@ function inspection({ root, api, choices, choose, own, start }) {
   const results = h("div", { class: "inspector-results" },
     figures, line.box, h("div", { class: "inspector-columns" }, main, panel.box), gauge, totals);
   const exporting = h("button", { type: "button", onclick: () => save() }, "Export JSON");
+  const { journal } = own;
+  const recorded = journal && h("p", { class: "hint inspector-journal" },
+    `In the journal: ${count(journal.requests)} requests, ${compact(journal.received_tokens)} tokens received and ` +
+    `${compact(journal.sent_tokens)} sent, ${count(journal.compacted)} requests compacted, cost ` +
+    `${usd(journal.cost_usd)}, saved ${usd(journal.saved_usd)}.`);
   put(root, heading("Inspector",
     h("span", { class: "hint" }, own.isSample ? "Sample: an agent adds a feature" : own.name),
-    exporting, h("button", { type: "button", onclick: start }, "Open another")), options, said, results);
+    exporting, h("button", { type: "button", onclick: start }, "Open another")), options, recorded, said, results);
   results.hidden = true;
   exporting.disabled = true;
 

@@ -5,6 +5,8 @@ import { empty, field, h, notice, put } from "../dom.js";
 import { compact, moment } from "../format.js";
 
 const LIVE = "/admin/v1/conversations";
+/** How far back a live conversation is looked for in the journal. */
+const JOURNAL_MS = 30 * 24 * 3600 * 1000;
 
 /** Reads a file as text, up to `mostBytes` after decompression. */
 export async function textOf(file, mostBytes) {
@@ -74,12 +76,19 @@ export function chooser({ opened, mostBytes, sample, api }) {
   }
   async function openLive(row) {
     try {
-      const { text, protocol, model } = await api.get(`${LIVE}/${row.id}`);
-      opened({ text, protocol, model, name: row.conversation });
+      const { text, ...own } = await api.get(`${LIVE}/${row.id}`);
+      opened({ text, ...own, name: row.conversation, journal: await journalOf(own) });
     } catch (error) {
       put(said, notice("error", error.message));
       showLive();
     }
+  }
+  /** Totals of a conversation in the journal; null if it has none yet. */
+  async function journalOf({ conversation, agent, key }) {
+    const names = Object.entries({ conversation, agent, key }).filter(([, name]) => name);
+    const since = String(Math.max(Date.now() - JOURNAL_MS, 0));
+    const query = new URLSearchParams([...names, ["since", since], ["detail", "true"]]);
+    return (await api.get(`/admin/v1/usage?${query}`)).data[0] ?? null;
   }
   const box = h("section", { class: "panel inspector-source" },
     empty("Look into a conversation",

@@ -50,6 +50,17 @@ pub(super) fn of_model(entry: &config::ModelEntry, counting: Counting) -> Limits
     }
 }
 
+/// Returns the name of the policy of a request: its own, that of its route or model, or the default.
+pub(in crate::proxy::plan) fn policy_name<'s>(
+    config: &'s Config,
+    job: &'s Job,
+    route: &'s Route,
+    settings: &'s config::ModelSettings,
+) -> &'s str {
+    let by_model = route.policy().or(settings.policy.as_deref());
+    job.options.policy.as_deref().or(by_model).unwrap_or(&config.context.default_policy)
+}
+
 /// Handling of a request's conversation.
 pub(super) fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -> Mode {
     match configured {
