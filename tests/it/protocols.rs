@@ -5,6 +5,7 @@ mod agents;
 mod clearing;
 mod kinds;
 mod managed;
+mod notices;
 mod retold;
 mod same_plans;
 pub mod service;

@@ -30,10 +30,10 @@ pub fn floor_tokens(body: &Body<'_>) -> u64 {
     if body.messages().is_empty() {
         return 0;
     }
-    let newest = newest_from(body);
+    let (newest, run) = (newest_from(body), body.system_run());
     let own = |message: usize| match body.sizes[message] {
         size if message >= newest && body.is_result(message) => size.at_floor(),
-        size if message >= newest || body.is_system(message) => size.all(),
+        size if message >= newest || message < run => size.all(),
         _ => 0,
     };
     (0..body.messages().len()).map(own).sum()

@@ -36,6 +36,11 @@ impl<'a> Body<'a> {
         self.sizes.iter().map(|size| size.all()).sum()
     }
 
+    /// Returns the number of system messages before all others.
+    pub fn system_run(&self) -> usize {
+        (0..self.messages().len()).take_while(|message| self.is_system(*message)).count()
+    }
+
     pub fn is_system(&self, message: usize) -> bool {
         matches!(self.role(message), "system" | "developer")
     }

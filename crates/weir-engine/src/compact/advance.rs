@@ -27,7 +27,11 @@ impl Compactor {
         self.messages.push(fact, self.requests.ended);
         self.sizes.request_tokens += fact.tokens;
         self.sizes.received_tokens += fact.tokens;
-        self.requests.is_pending = matches!(fact.role, Role::User | Role::Other | Role::Tool);
+        // A notice behind the last message belongs to the same request.
+        let is_end = self.requests.is_pending || self.requests.is_settled;
+        self.requests.is_continued = fact.role == Role::System && is_end;
+        self.requests.is_pending = self.requests.is_continued
+            || matches!(fact.role, Role::User | Role::Other | Role::Tool);
         if self.turns.system_run == message + 1 {
             self.sizes.system_run_tokens += fact.tokens;
         }
@@ -85,7 +89,7 @@ impl Compactor {
         if let Some(mark) = self.due(self.sizes.request_tokens).or_else(early) {
             self.compact(mark, source);
         }
-        self.requests.ended += 1;
+        self.requests.ended += u32::from(!self.requests.is_continued);
     }
 
     /// Clears what the caller's rules ask for, and records it as a compaction if it changed something.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::ending::{Ending, EndingSoFar};
+use super::form::Form;
 use super::reading::{Reader, Reading};
 use crate::tokens::media::{self, ImageRule};
 use crate::tokens::{self, Encoding};
@@ -42,6 +43,14 @@ pub struct Fact {
     pub takes_note: bool,
     /// Ending of its text.
     pub ending: Ending,
+    /// Key of a system message's text but for numbers and ids, which the copies of a repeated one share. 0
+    /// for other messages, and for a compaction, which stands for all before it.
+    pub form: u64,
+    /// Tokens of a system message if all its numbers and ids are long: the same for all texts of its form, and
+    /// at least `tokens` in nearly all cases.
+    pub form_tokens: u64,
+    /// Whether it declares tools, as codex does for newer models.
+    pub declares_tools: bool,
 }
 
 /// Above this many characters a message counts as long.
@@ -94,16 +103,7 @@ impl Measure {
                 }
             }
         }
-        let mut thinking_tokens = 0;
-        for (place, raw) in message.side_texts.iter().enumerate() {
-            let tokens = match json::string(raw) {
-                Some(text) => self.encoding.count(&text),
-                None => tokens::count_unknown(self.encoding, raw),
-            };
-            other_tokens += tokens;
-            thinking_tokens += if place < message.thinking_texts { tokens } else { 0 };
-        }
-        thinking_tokens += self.others(message, &mut other_tokens);
+        let thinking_tokens = self.others(message, &mut other_tokens);
         // A message of thinking alone would be empty without it.
         let says_more = text_tokens > 0 || !message.calls.is_empty();
         let thinking_tokens = if says_more { thinking_tokens } else { 0 };
@@ -117,9 +117,11 @@ impl Measure {
             other_tokens += tokens::NAME_FRAMING + self.encoding.count(name);
         }
         other_tokens += u64::from(message.opaque_members) * tokens::UNCOUNTABLE;
+        let tokens = tokens::MESSAGE_FRAMING + text_tokens + other_tokens;
+        let form = Form::of(message, self.encoding);
         Fact {
             role: message.role,
-            tokens: tokens::MESSAGE_FRAMING + text_tokens + other_tokens,
+            tokens,
             text_tokens,
             thinking_tokens,
             calls: message.calls.len() as u32,
@@ -129,6 +131,9 @@ impl Measure {
             is_marked: message.weir.is_some(),
             takes_note,
             ending: ending.done(text_tokens),
+            form: form.key,
+            form_tokens: tokens.max(tokens - text_tokens + form.text_tokens),
+            declares_tools: form.declares_tools,
         }
     }
 
@@ -136,6 +141,14 @@ impl Measure {
     /// thinking among them.
     fn others(&self, message: &Message<'_>, other_tokens: &mut u64) -> u64 {
         let mut thinking_tokens = 0;
+        for (place, raw) in message.side_texts.iter().enumerate() {
+            let tokens = match json::string(raw) {
+                Some(text) => self.encoding.count(&text),
+                None => tokens::count_unknown(self.encoding, raw),
+            };
+            *other_tokens += tokens;
+            thinking_tokens += if place < message.thinking_texts { tokens } else { 0 };
+        }
         for part in &message.others {
             let tokens = self.part(part);
             *other_tokens += tokens;

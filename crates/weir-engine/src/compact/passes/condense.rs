@@ -17,6 +17,7 @@ use crate::compact::state::note::{Note, Place};
 use crate::compact::state::turns::TurnKind;
 use crate::compact::summary::Summary;
 use crate::tokens::MESSAGE_FRAMING;
+use crate::wire::Role;
 
 /// Minimum room for a new note: a tenth of the room for notes, at most these tokens, but at least
 /// this share of the room. Below it all notes are rewritten as one.
@@ -263,8 +264,13 @@ impl Compaction<'_> {
     ) -> T {
         let state = &*self.state;
         source.expect_first(state.messages.facts.len());
-        let readings: Vec<Arc<Reading>> =
-            (0..state.messages.facts.len()).map(|message| source.reading(message)).collect();
+        let superseded = state.superseded();
+        let reading = |message: usize| match superseded.contains(&message) {
+            // The copy that replaced it says the same.
+            true => Arc::new(Reading::of_text(Role::System, "")),
+            false => source.reading(message),
+        };
+        let readings: Vec<Arc<Reading>> = (0..state.messages.facts.len()).map(reading).collect();
         let text_tokens: Vec<u64> = state
             .messages
             .facts

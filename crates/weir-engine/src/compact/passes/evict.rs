@@ -237,15 +237,24 @@ impl Compaction<'_> {
             if self.state.turns.of_message[message] != Some(turn) {
                 continue;
             }
-            self.state.sizes.request_tokens -= self.state.messages.current_tokens(message);
-            self.state.messages.remove(message);
-            self.state.changes.count += 1;
-            self.left_out += 1;
-            self.state.notes.unexcerpted.push(message);
-            self.touch(message);
-            self.drop_notes_of(message);
+            self.evict_message(message);
         }
         self.state.turns.list[turn].is_gone = true;
+    }
+
+    /// Marks one message as removed.
+    pub(crate) fn evict_message(&mut self, message: usize) {
+        let tokens = self.state.messages.current_tokens(message);
+        self.state.sizes.request_tokens -= tokens;
+        if message < self.state.turns.system_run {
+            self.state.sizes.system_run_tokens -= tokens;
+        }
+        self.state.messages.remove(message);
+        self.state.changes.count += 1;
+        self.left_out += 1;
+        self.state.notes.unexcerpted.push(message);
+        self.touch(message);
+        self.drop_notes_of(message);
     }
 
     pub(crate) fn sweep(&mut self) {

@@ -34,6 +34,7 @@ impl Compaction<'_> {
                 self.clip_arguments(level, source);
             }
         }
+        self.release_notices();
         for pin in [Pin::ByCaller, Pin::Question, Pin::FirstUser] {
             self.give_way(pin);
         }
@@ -252,10 +253,11 @@ pub struct Floor {
 impl Compactor {
     /// Returns the size of the messages that always stay.
     pub fn floor(&self) -> Floor {
-        let system = self.messages.facts.iter().filter(|fact| fact.role == Role::System);
+        let all = self.messages.facts.iter().zip(&self.messages.fates);
+        let system = all.filter(|(fact, fate)| fact.role == Role::System && **fate != Fate::Gone);
         let newest = &self.turns.list[self.turns.newest_from().min(self.turns.list.len())..];
         Floor {
-            system_tokens: system.map(|fact| fact.tokens).sum(),
+            system_tokens: system.map(|(fact, _)| fact.tokens).sum(),
             newest_tokens: newest.iter().map(|turn| turn.tokens).sum(),
             is_newest_user: newest.last().is_some_and(|turn| turn.kind == TurnKind::User),
         }

@@ -12,6 +12,7 @@ pub(super) mod evict;
 pub(super) mod fit;
 pub(super) mod mask;
 pub(super) mod note_summary;
+pub(super) mod notices;
 pub(super) mod plain_note;
 pub(super) mod shares;
 mod survive;
@@ -41,18 +42,23 @@ pub(super) fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
     }
     let mut compaction = Compaction::new(state);
     compaction.drop_thinking();
+    if mark == Mark::Hard {
+        compaction.retire_notices();
+    }
     match mark {
         Mark::Soft => compaction.soften(source),
         Mark::Hard if compaction.state.profile.policy.notes == Notes::Excerpts => {
             let room = compaction.condense();
             compaction.fit(source);
             compaction.drop_leading_orphans();
+            compaction.drop_stranded_notices();
             compaction.leave_excerpts(room, source);
         }
         Mark::Hard => {
             let step = compaction.harden(source);
             compaction.fit(source);
             compaction.drop_leading_orphans();
+            compaction.drop_stranded_notices();
             compaction.leave_note(step, source);
         }
     }
@@ -69,6 +75,7 @@ pub(crate) fn prefetch(state: &mut Compactor, source: &dyn Source) -> Option<(Ve
     }
     let mut compaction = Compaction::new(state);
     compaction.drop_thinking();
+    compaction.retire_notices();
     let room = if notes == Notes::Excerpts {
         Some(compaction.condense_for_prefetch())
     } else {
@@ -77,6 +84,7 @@ pub(crate) fn prefetch(state: &mut Compactor, source: &dyn Source) -> Option<(Ve
     };
     compaction.fit(source);
     compaction.drop_leading_orphans();
+    compaction.drop_stranded_notices();
     let room_tokens = match room {
         Some(room) => {
             compaction.place_notes()?;
@@ -337,6 +345,9 @@ mod tests {
                 thinking_tokens: 0,
                 takes_note: true,
                 ending: Ending::Other,
+                form: u64::from(role == Role::System) * tokens,
+                form_tokens: tokens,
+                declares_tools: false,
             };
             state.push(fact, &Halves);
         }

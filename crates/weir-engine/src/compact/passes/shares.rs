@@ -52,7 +52,7 @@ impl Compactor {
         let mut usage = Usage { system_tokens: self.profile.overhead_tokens, ..Usage::default() };
         for (message, fact) in self.messages.facts.iter().enumerate() {
             let Some(turn) = self.turns.of_message[message] else {
-                usage.system_tokens += fact.tokens;
+                usage.system_tokens += self.messages.sent_tokens(message);
                 continue;
             };
             let turn = &self.turns.list[turn];

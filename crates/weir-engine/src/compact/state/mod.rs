@@ -70,6 +70,8 @@ pub(crate) struct Requests {
     pub(crate) is_pending: bool,
     /// Whether the last message ends a possible request that has been examined.
     pub(crate) is_settled: bool,
+    /// Whether the last message is a system's behind one that ends a possible request: the same one ends here.
+    pub(crate) is_continued: bool,
 }
 
 /// Sizes of the conversation, in tokens.

@@ -231,6 +231,9 @@ mod tests {
             thinking_tokens: 0,
             takes_note: true,
             ending: Ending::Other,
+            form: u64::from(role == Role::System) * 10,
+            form_tokens: 10,
+            declares_tools: false,
         }
     }
 

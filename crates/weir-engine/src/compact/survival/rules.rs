@@ -70,7 +70,7 @@ pub(super) fn of(conversation: &Conversation<'_>, calls: &Calls) -> Vec<RulesOf>
         let reading = &readings[message];
         let is_read = match reading.role {
             Role::User if is_output(readings, message) => continue,
-            Role::User => false,
+            Role::User | Role::System => false,
             Role::Tool if is_instruction_file(readings, calls, message) => true,
             _ => continue,
         };

@@ -1,0 +1,104 @@
+//! Form of a system message: its text but for numbers and ids. Agents repeat reminders, notices and lists of
+//! tools that differ in them alone, and have a clock or a counter in their system text. Pure.
+
+use std::ops::Range;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::tokens::Encoding;
+use crate::wire::message::Part;
+use crate::wire::{Message, Role, json};
+
+/// Minimum length of a word without digits that is an id if it changes from lower to upper case repeatedly.
+const MIXED_BYTES: usize = 12;
+/// Minimum tokens of a number or an id.
+const ID_TOKENS: usize = 4;
+
+/// Form of a message. All zero if it is no system message.
+#[derive(Default)]
+pub(super) struct Form {
+    /// Key that equal forms share; 0 for a compaction, which stands for all before it.
+    pub key: u64,
+    /// Tokens of its texts if each number or id takes as many tokens as a longer one has bytes; 0 if there is
+    /// none.
+    pub text_tokens: u64,
+    pub declares_tools: bool,
+}
+
+impl Form {
+    pub(super) fn of(message: &Message<'_>, encoding: Encoding) -> Self {
+        let is_sealed = |part: &Part<'_>| matches!(part, Part::Sealed(_));
+        if message.role != Role::System || message.others.iter().any(is_sealed) {
+            return Self::default();
+        }
+        let mut hasher = Xxh3::new();
+        let texts = message.texts();
+        let texts: Vec<_> = texts.iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
+        let has_ids = texts.iter().fold(false, |has, text| hash(&mut hasher, text) || has);
+        let mut declares_tools = false;
+        for part in &message.others {
+            match part {
+                Part::Tools(raw) => {
+                    declares_tools = true;
+                    hash(&mut hasher, raw);
+                }
+                Part::Other(raw) => drop(hash(&mut hasher, raw)),
+                _ => drop(hash(&mut hasher, message.raw)),
+            }
+        }
+        let tokens = |text: &str| form_tokens(text, encoding);
+        let text_tokens = if has_ids { texts.iter().map(|text| tokens(text)).sum() } else { 0 };
+        Self { key: hasher.digest().max(1), text_tokens, declares_tools }
+    }
+}
+
+/// Adds the form of a text to a hash. Returns whether it has numbers or ids.
+fn hash(hasher: &mut Xxh3, text: &str) -> bool {
+    let mut from = 0;
+    for id in ids(text) {
+        hasher.update(&text.as_bytes()[from..id.start]);
+        hasher.update(&[0]);
+        from = id.end;
+    }
+    hasher.update(&text.as_bytes()[from..]);
+    hasher.update(&[1]);
+    from > 0
+}
+
+/// Counts a text by its form.
+fn form_tokens(text: &str, encoding: Encoding) -> u64 {
+    let (mut rest, mut from, mut ids_tokens) = (String::with_capacity(text.len()), 0, 0);
+    for id in ids(text) {
+        ids_tokens += id.len().next_power_of_two().max(ID_TOKENS);
+        rest.push_str(&text[from..id.start]);
+        from = id.end;
+    }
+    rest.push_str(&text[from..]);
+    encoding.count(&rest) + ids_tokens as u64
+}
+
+/// Returns the spans of the words in a text that are numbers or ids.
+pub(super) fn ids(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let start = at + bytes[at..].iter().position(|byte| is_word(*byte))?;
+            let length = bytes[start..].iter().position(|byte| !is_word(*byte));
+            at = length.map_or(bytes.len(), |length| start + length);
+            if is_id(&bytes[start..at]) {
+                return Some(start..at);
+            }
+        }
+    })
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-+/.,:=".contains(&byte)
+}
+
+fn is_id(word: &[u8]) -> bool {
+    let is_turn = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
+    word.iter().any(u8::is_ascii_digit)
+        || (word.len() >= MIXED_BYTES && word.windows(2).filter(|pair| is_turn(pair)).count() > 1)
+}
