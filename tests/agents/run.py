@@ -6,6 +6,7 @@ counts its tokens; it shares no code with weir. The table shows what it saw.
 
     tests/agents/run.py                     all agents
     tests/agents/run.py codex claude-code   these
+    tests/agents/run.py codex+shapes        with shapes of others' requests (`shim.py`)
     tests/agents/run.py --direct codex      without weir, to compare with
 
 Agents are installed under target/ci/agents in fixed versions. They get fake keys, an empty home and
@@ -23,7 +24,8 @@ import sys
 import tempfile
 import threading
 import urllib.request
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -56,6 +58,7 @@ class Agent:
     files: dict = field(default_factory=dict)
     stdin: str = ""
     has_tools: bool = True
+    is_shaped: bool = False
 
 
 def script(program, *arguments):
@@ -233,8 +236,10 @@ def command_of(agent, upstream, weir):
         "python": INSTALLED / agent.requirements / "bin" / "python",
     }
     command = [part.format(**folders) if part.startswith("{") else part for part in agent.command]
+    if agent.is_shaped:
+        command = [sys.executable, str(HERE / "shim.py"), *command]
     if weir is None:
-        if agent.name.startswith("codex"):
+        if agent.name.startswith("codex") and not agent.is_shaped:
             command[1:1] = ["-c", f'openai_base_url="{upstream.url}/v1"']
         return command
     limits = ["--max-input-tokens", str(agent.limit_tokens)]
@@ -266,7 +271,8 @@ def version_of(agent):
     if agent.packages:
         return json.loads((NODE / "node_modules" / agent.packages[0] / "package.json").read_text())["version"]
     names = {"openai-agents": "openai-agents", "langchain": "langchain-openai", "aider": "aider-chat"}
-    name = names.get(agent.name, agent.name)
+    name = agent.name.removesuffix("+shapes")
+    name = names.get(name, name)
     pins = (HERE / "requirements" / f"{agent.requirements}.txt").read_text()
     return re.search(rf"^{re.escape(name)}==(\S+)$", pins, re.MULTILINE).group(1)
 
@@ -338,9 +344,11 @@ def main():
     parser.add_argument("agents", nargs="*", metavar="AGENT", help=", ".join(agent.name for agent in AGENTS))
     parser.add_argument("--weir", type=Path, default=BINARIES / "weir", help="the program [default: %(default)s]")
     parser.add_argument("--direct", action="store_true", help="run the agents without weir")
+    parser.add_argument("--jobs", type=int, default=2, help="agents at once [default: %(default)s]")
     parser.add_argument("--keep", action="store_true", help="keep the folders with all requests and outputs")
     asked = parser.parse_args()
     known = {agent.name: agent for agent in AGENTS}
+    known |= {f"{agent.name}+shapes": replace(agent, name=f"{agent.name}+shapes", is_shaped=True) for agent in AGENTS}
     unknown = [name for name in asked.agents if name not in known]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}")
@@ -350,8 +358,10 @@ def main():
     install(agents)
     test_checkers()
     rows, bad = [], 0
-    for agent in agents:
-        report = run(agent, None if asked.direct else asked.weir, asked.keep)
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        reports = pool.map(lambda agent: run(agent, None if asked.direct else asked.weir, asked.keep), agents)
+        reports = list(zip(agents, reports))
+    for agent, report in reports:
         rows.append(row(agent, report))
         good = is_good(report, asked.direct)
         bad += not good

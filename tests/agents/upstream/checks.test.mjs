@@ -101,6 +101,47 @@ test("Messages", () => {
   ]);
 });
 
+test("servers' tools and deferred ones", () => {
+  const reference = { type: "tool_search_tool_search_result", tool_references: [{ type: "tool_reference", tool_name: "gauge" }] };
+  const body = clone(MESSAGES);
+  body.tools.push({ name: "gauge", input_schema: {}, defer_loading: true });
+  body.messages.push(
+    {
+      role: "assistant",
+      content: [
+        { type: "server_tool_use", id: "s", name: "tool_search_tool_regex", input: {} },
+        { type: "tool_search_tool_result", tool_use_id: "s", content: reference },
+        { type: "server_tool_use", id: "a", name: "advisor", input: {} },
+        { type: "tool_use", id: "g", name: "gauge", input: {} },
+      ],
+    },
+    { role: "user", content: [{ type: "tool_result", tool_use_id: "g", content: "x" }] },
+    { role: "assistant", content: [{ type: "advisor_tool_result", tool_use_id: "a", content: { type: "advisor_result", text: "t" } }, { type: "text", text: "t" }] },
+    { role: "user", content: "u" },
+  );
+  refuses(messages, body, [
+    [/which is not loaded/, ({ messages: list }) => list[1].content.splice(0, 2)],
+    [/not found in tools/, (own) => own.tools.pop()],
+    [/unexpected tool_use_id in advisor/, ({ messages: list }) => list[1].content.splice(2, 1)],
+    [/was found without its result/, ({ messages: list }) => list[3].content.shift()],
+  ]);
+  const items = clone(RESPONSES);
+  items.tools.push({ type: "function", name: "gauge", parameters: {}, defer_loading: true });
+  items.input.push(
+    { type: "tool_search_call", id: "t", call_id: null },
+    { type: "tool_search_output", id: "o", call_id: null, tools: [items.tools[1]] },
+    { type: "function_call", call_id: "g", name: "gauge", arguments: "{}" },
+    { type: "function_call_output", call_id: "g", output: "x" },
+    { type: "mcp_approval_request", id: "m" },
+    { type: "mcp_approval_response", approval_request_id: "m", approve: true },
+  );
+  refuses(responses, items, [
+    [/which is not loaded/, ({ input }) => input.splice(1, 2)],
+    [/without its other half/, ({ input }) => input.splice(1, 1)],
+    [/No approval request/, ({ input }) => input.splice(5, 1)],
+  ]);
+});
+
 test("thinking is bound to what stands before it", () => {
   const body = continued(messages, continued(messages, MESSAGES, 1), 2);
   assert.equal(messages.thinkingBlocks(body), 2);

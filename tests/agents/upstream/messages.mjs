@@ -4,13 +4,14 @@
 import { createHmac } from "node:crypto";
 
 import { canonical, frame, framed, nameFault, shellArguments, shellOf, textTokens, tokens, toolTokens } from "./shared.mjs";
+import { blocksFault, loadedTools, SERVER_BLOCKS, steadySystem } from "./shapes.mjs";
 
 const KEY = "scripted provider";
 const MAX_CACHE_MARKS = 4;
 const ID = /^[a-zA-Z0-9_-]+$/;
 const BLOCKS = {
   user: ["text", "image", "document", "tool_result", "search_result", "container_upload"],
-  assistant: ["text", "tool_use", "thinking", "redacted_thinking", "server_tool_use", "web_search_tool_result"],
+  assistant: ["text", "tool_use", "thinking", "redacted_thinking", "server_tool_use", ...SERVER_BLOCKS],
   system: ["text"],
 };
 
@@ -38,7 +39,7 @@ export function check(body) {
     if (wrong) return `messages.${place}: ${wrong}`;
     if (message.role !== "system") before = message.role;
   }
-  return open.size > 0 ? `no tool_result for ${[...open].join(", ")} at the end` : undefined;
+  return open.size > 0 ? `no tool_result for ${[...open].join(", ")} at the end` : blocksFault(body);
 }
 
 // All holders of cache marks in a message.
@@ -113,7 +114,7 @@ function canonicalMessage({ role, content }) {
 // platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
 function signature(body, place) {
   const mac = createHmac("sha256", KEY);
-  mac.update(canonical(blocksOf(body.system ?? []), ["cache_control"]));
+  mac.update(canonical(steadySystem(blocksOf(body.system ?? [])), ["cache_control"]));
   mac.update(canonical(body.tools ?? [], ["cache_control"]));
   for (const message of body.messages.slice(0, place)) mac.update(canonicalMessage(message));
   return mac.digest("base64");
@@ -138,14 +139,14 @@ export function thinkingBlocks(body) {
 }
 
 export function toolNames(body) {
-  return (body.tools ?? []).map((tool) => tool.name).sort();
+  return (body.tools ?? []).map(({ name }) => name).sort();
 }
 
 export function items(body) {
-  const system = blocksOf(body.system ?? []);
+  const system = steadySystem(blocksOf(body.system ?? []));
   const list = [canonical(body.tools ?? [], ["cache_control"]), canonical(system, ["cache_control"]), ...body.messages.map(canonicalMessage)];
   const sizes = [
-    (body.tools ?? []).reduce((sum, tool) => sum + toolTokens(tool), 0),
+    loadedTools(body).reduce((sum, tool) => sum + toolTokens(tool), 0),
     textTokens(system.map((block) => block.text)),
     ...body.messages.map(({ content }) => framed(blocksOf(content).reduce((sum, block) => sum + blockTokens(block), 0))),
   ];

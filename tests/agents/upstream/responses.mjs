@@ -1,6 +1,7 @@
 // Responses: what OpenAI's reference says of a request, and answers of its form.
 
 import { canonical, digest, frame, framed, nameFault, shellArguments, shellOf, textTokens, tokens, toolTokens } from "./shared.mjs";
+import { itemsFault, steadyInstructions } from "./shapes.mjs";
 
 const CALLS = { function_call: "function_call_output", custom_tool_call: "custom_tool_call_output" };
 const OUTPUTS = Object.values(CALLS);
@@ -34,7 +35,7 @@ export function check(body) {
     if (wrong) return `input[${place}]: ${wrong}`;
   }
   if (open.size > 0) return `No tool output found for function call ${[...open.keys()].join(", ")}.`;
-  return undefined;
+  return itemsFault(body);
 }
 
 function itemFault(item, open, seen) {
@@ -103,10 +104,10 @@ function itemTexts(item) {
 
 export function items(body) {
   const input = typeof body.input === "string" ? [{ role: "user", content: body.input }] : (body.input ?? []);
-  const list = [canonical(body.instructions ?? ""), canonical(body.tools ?? []), ...input.map((item) => canonical(item))];
+  const list = [canonical(steadyInstructions(body.instructions)), canonical(body.tools ?? []), ...input.map((item) => canonical(item))];
   const sizes = [
     tokens(body.instructions ?? ""),
-    (body.tools ?? []).reduce((sum, tool) => sum + toolTokens(tool), 0),
+    (body.tools ?? []).filter((tool) => !tool.defer_loading).reduce((sum, tool) => sum + toolTokens(tool), 0),
     ...input.map((item) => framed(textTokens(itemTexts(item)) + (item.tools ?? []).reduce((sum, tool) => sum + toolTokens(tool), 0))),
   ];
   return { items: list, sizes };
