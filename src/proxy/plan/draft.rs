@@ -79,6 +79,8 @@ pub(super) struct Draft {
     hashes: Vec<u128>,
     /// Positions in the body, for another thread.
     beginning: Option<Beginning>,
+    /// Facts of the first messages if they are the system's, once they are counted.
+    head: Vec<Fact>,
     /// Tokens of each item outside the messages, as far as they are counted.
     extras: Vec<Option<u64>>,
     /// `None` until all items outside the messages are counted.
@@ -198,6 +200,7 @@ impl Draft {
             looked,
             hashes: Vec::new(),
             beginning: None,
+            head: Vec::new(),
             extras: vec![None; request.extras.len()],
             conversation: None,
         }
@@ -242,6 +245,9 @@ impl Draft {
             return Ok(Parsed::new());
         };
         if self.conversation.is_none() {
+            if !self.count_head(shared, job, request, most_bytes) {
+                return Ok(Parsed::new());
+            }
             self.conversation = Some(self.look_up(shared, job, request, extras_tokens));
         }
         self.count_messages(shared, job, request, most_bytes)
@@ -255,6 +261,33 @@ impl Draft {
             self.hashes = cache.hashes(request, known);
         }
         &self.hashes
+    }
+
+    /// Counts the first messages if they are the system's: a state of the conversation is known by their form.
+    /// Returns `false` if that is more than `most_bytes`.
+    fn count_head(
+        &mut self,
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        most_bytes: usize,
+    ) -> bool {
+        let (cache, measure) = (&shared.state.cache, self.options.measure);
+        let hashes = self.hashes(shared, request)[..request.head()].to_vec();
+        self.head.clear();
+        for (own, raw) in hashes.into_iter().zip(&request.messages) {
+            let key = cache.content_key((job.tenant, request.protocol, measure), own);
+            let known = cache.fact(key);
+            if known.is_none() && raw.len() > most_bytes {
+                return false;
+            }
+            let count = || Some(measure.fact(&request.protocol.read_message(raw).ok()?));
+            // One that cannot be read is reported with the other messages.
+            let Some(fact) = known.or_else(count) else { break };
+            cache.keep_fact(key, fact);
+            self.head.push(fact);
+        }
+        true
     }
 
     /// Counts the items outside the messages, once for each content.
@@ -293,11 +326,11 @@ impl Draft {
         let (cache, messages) = (&shared.state.cache, &request.messages);
         let whose = (job.tenant, &decisions, shared.config.summaries.mode());
         let own = self.hashes(shared, request).to_vec();
-        let chain = Chain::new(cache, whose, request.protocol, own);
+        let chain = Chain::new(cache, whose, request.protocol, (own, self.head.len()));
         if let Some(looked) = &self.looked {
             cache.prefixes.keep(looked, request, chain.own());
         }
-        let remembered = cache.longest_fold(&chain);
+        let remembered = cache.longest_fold(&chain, &self.head);
         let remembered_messages = remembered.as_ref().map(|earlier| earlier.state.messages());
         // Compacting again looks up all records, which renews their lifetime in the store.
         let spans = self.spans(shared, job, request);

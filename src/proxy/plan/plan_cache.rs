@@ -177,8 +177,17 @@ impl PlanCache {
 
     /// Returns the compaction state of the longest prefix of the conversation with which a request
     /// ended.
-    pub(super) fn longest_fold(&self, chain: &Chain) -> Option<Remembered> {
-        let found = chain.ends.iter().rev().take(PROBES).find_map(|end| self.states.get(end));
+    pub(super) fn longest_fold(&self, chain: &Chain, head: &[Fact]) -> Option<Remembered> {
+        let is_own = |messages: usize, state: &Compactor| {
+            let is_same = |(own, other): (&Fact, &Fact)| {
+                own.form > 0 && (own.form, own.form_tokens) == (other.form, other.form_tokens)
+            };
+            state.messages() == messages && head.iter().zip(state.facts()).all(is_same)
+        };
+        let mut ends = chain.ends.iter().enumerate().skip(head.len()).rev().take(PROBES);
+        let found = ends.find_map(|(index, end)| {
+            self.states.get(end).filter(|found| is_own(index + 1, &found.state))
+        });
         self.lookups.note(found.is_some());
         found
     }
@@ -258,19 +267,20 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Combines the hashes of a conversation's messages, `own`. Tenant, protocol and decisions are part
+    /// Combines the hashes of a conversation's messages, `own`, without the first `head`, which are the system's
+    /// and may change with each request. Tenant, protocol and decisions are part
     /// of every key, and so is the mode of summaries, since a compaction state holds them.
     pub(super) fn new(
         memory: &PlanCache,
         (tenant, decisions, mode): (Tenant, &Decisions, SummaryMode),
         protocol: Protocol,
-        own: Vec<u128>,
+        (own, head): (Vec<u128>, usize),
     ) -> Self {
         let seed = memory.join(&(tenant, protocol, decisions.profile.measure));
         let mut end = memory.join(&(tenant, protocol, decisions, mode));
         let contents = own.iter().map(|own| memory.pair(seed, *own)).collect();
-        let ends = own.iter().map(|own| {
-            end = memory.pair(end, *own);
+        let ends = own.iter().enumerate().map(|(index, own)| {
+            end = if index < head { end } else { memory.pair(end, *own) };
             end
         });
         Self { ends: ends.collect(), own, contents }

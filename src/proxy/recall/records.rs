@@ -18,7 +18,7 @@ use crate::proxy::cache::Cache;
 use weir_engine::compact::recall::lookup::{LEAST_ANSWER_BYTES, Lookup, MAX_ANSWER_BYTES, NO_MORE};
 use weir_engine::wire::recall_tool::{Call, Next, Round, ToolResult, Withheld, appended, inserted};
 use weir_engine::wire::splice::without_member;
-use weir_engine::wire::{Message, Protocol, Role, json};
+use weir_engine::wire::{self, Message, Protocol, Role, json};
 use weir_store::{Entry, Kind, Life, Store, Tenant, now_ms};
 
 /// Keyed hash of a conversation up to an answer, the same for all processes of a store.
@@ -270,7 +270,7 @@ impl RecallRecords {
         messages: &[&str],
     ) -> Looked {
         let (mut looked, mut found) = (Looked::default(), Vec::new());
-        let mut key = self.start(tenant, protocol);
+        let (mut key, head) = (self.start(tenant, protocol), wire::head(messages));
         // The answer that is read: its first message, the key of the conversation before, and its text.
         let mut answer: Option<(usize, Key, Said)> = None;
         for (position, raw) in messages.iter().enumerate() {
@@ -289,7 +289,9 @@ impl RecallRecords {
                     }
                 }
             }
-            key = self.next(&key, &protocol.identity(raw));
+            if position >= head {
+                key = self.next(&key, &protocol.identity(raw));
+            }
         }
         looked.add(found);
         looked.key = (answer.is_none() && !messages.is_empty()).then_some(key);

@@ -168,3 +168,58 @@ async fn of_tools_that_are_declared_again_the_newest_stay() {
         assert!(sent.contains("Be careful."), "{nth}");
     }
 }
+
+/// System text with a counter, a hash and a clock that change with each request.
+fn volatile(nth: usize) -> String {
+    let hash = xxhash_rust::xxh3::xxh3_64(&nth.to_le_bytes());
+    let (hour, minute) = (nth / 60, nth % 60);
+    format!(
+        "billing: version=2.1.{nth}; cch={hash:016x};\nYou are careful. It is {hour:02}:{minute:02}, request {nth}, level {}.",
+        7 * nth
+    )
+}
+
+/// Sends a growing conversation under a system text of each request's own. Returns what is sent behind it.
+async fn sent_under(agent: &Agent, system: impl Fn(usize) -> String) -> Vec<Vec<Value>> {
+    let mut upstream = Upstream::start().await;
+    let weir = harness::start(&upstream.address, |_| {}).await;
+    let mut wire = Wire::connect(weir.address).await;
+    let mut body = agent.first();
+    let mut all = Vec::new();
+    for nth in 0..80 {
+        let list = body[agent.list].as_array_mut().expect("a list");
+        list.extend(if nth == 0 { Vec::new() } else { (agent.turn)(nth) });
+        let mut body = body.clone();
+        match agent.path {
+            "/v1/messages" => body["system"] = json!([{"type": "text", "text": system(nth)}]),
+            "/v1/responses" => body["instructions"] = system(nth).into(),
+            _ => {
+                let list = body["messages"].as_array_mut().expect("a list");
+                list.insert(0, json!({"role": "system", "content": system(nth)}));
+            }
+        }
+        wire.send(post(agent.path, "x-weir-max-input-tokens: 2000\r\n", &body)).await;
+        let seen = upstream.next().await;
+        let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
+        seen.answer(&whole(&json!({"object": "x"})));
+        assert_eq!(wire.message().await.expect("an answer").status(), 200, "request {nth}");
+        let mut sent = sent[agent.list].as_array().expect("a list").clone();
+        sent.retain(|message| message["role"] != "system");
+        all.push(sent);
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_system_text_that_changes_with_each_request_moves_no_byte_behind_it() {
+    for agent in AGENTS {
+        let volatile = sent_under(&agent, volatile).await;
+        let stable = sent_under(&agent, |_| self::volatile(33)).await;
+        let breaks = |all: &[Vec<Value>]| {
+            all.windows(2).filter(|pair| !pair[1].starts_with(&pair[0])).count()
+        };
+        println!("{}: {} breaks, {} stable", agent.path, breaks(&volatile), breaks(&stable));
+        assert!(breaks(&stable) >= 3, "{}", agent.path);
+        assert_eq!(breaks(&volatile), breaks(&stable), "{}", agent.path);
+    }
+}

@@ -25,16 +25,17 @@ impl Compactor {
         fact.is_pinned |= self.is_anchor(message, &fact, source);
         self.turns.push(&fact);
         self.messages.push(fact, self.requests.ended);
-        self.sizes.request_tokens += fact.tokens;
-        self.sizes.received_tokens += fact.tokens;
+        let is_head = self.turns.system_run == message + 1;
+        // A clock or a counter in the head moves no mark.
+        let tokens = if is_head { fact.form_tokens } else { fact.tokens };
+        self.sizes.request_tokens += tokens;
+        self.sizes.received_tokens += tokens;
         // A notice behind the last message belongs to the same request.
         let is_end = self.requests.is_pending || self.requests.is_settled;
         self.requests.is_continued = fact.role == Role::System && is_end;
         self.requests.is_pending = self.requests.is_continued
             || matches!(fact.role, Role::User | Role::Other | Role::Tool);
-        if self.turns.system_run == message + 1 {
-            self.sizes.system_run_tokens += fact.tokens;
-        }
+        self.sizes.system_run_tokens += if is_head { tokens } else { 0 };
         self.requests.is_settled = false;
         self.turns.track(message);
         self.watch_for_rereading(message, source);

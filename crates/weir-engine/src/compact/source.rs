@@ -14,7 +14,7 @@ use crate::compact::message::measure::{Fact, Measure};
 use crate::compact::message::reading::Reading;
 use crate::compact::survival;
 use crate::tokens::Encoding;
-use crate::wire::{Edit, Message, Protocol, Role, json, splice};
+use crate::wire::{self, Edit, Message, Protocol, Role, json, splice};
 
 /// Queries of a compaction to the request's messages.
 pub trait Source {
@@ -108,6 +108,8 @@ fn searched(reading: Reading) -> Reading {
 pub struct RequestSource<'a> {
     protocol: Protocol,
     messages: &'a [&'a str],
+    /// Number of first messages that are the system's.
+    head: usize,
     encoding: Encoding,
     readings: Rc<Readings>,
     read_many: Option<&'a ReadMany<'a>>,
@@ -124,6 +126,7 @@ impl<'a> RequestSource<'a> {
         Self {
             protocol,
             messages,
+            head: wire::head(messages),
             encoding,
             readings: Rc::default(),
             read_many: None,
@@ -158,6 +161,17 @@ impl<'a> RequestSource<'a> {
             readings[*message] = Some(reading);
         }
     }
+
+    fn whole_reading(&self, message: usize) -> Arc<Reading> {
+        if let Some(Some(known)) = self.readings.borrow().get(message) {
+            return Arc::clone(known);
+        }
+        self.read_many(vec![message], Vec::new(), read_one);
+        let mut readings = self.readings.borrow_mut();
+        readings.resize(self.messages.len(), None);
+        let read = || Arc::new(read_one(self.protocol, self.messages[message]));
+        Arc::clone(readings[message].get_or_insert_with(read))
+    }
 }
 
 impl Source for RequestSource<'_> {
@@ -178,14 +192,12 @@ impl Source for RequestSource<'_> {
     }
 
     fn reading(&self, message: usize) -> Arc<Reading> {
-        if let Some(Some(known)) = self.readings.borrow().get(message) {
-            return Arc::clone(known);
+        let reading = self.whole_reading(message);
+        match message < self.head && reading.values.iter().any(|value| value.has_digit) {
+            // A clock or a counter in the head changes no note.
+            true => Arc::new(reading.without_numbers()),
+            false => reading,
         }
-        self.read_many(vec![message], Vec::new(), read_one);
-        let mut readings = self.readings.borrow_mut();
-        readings.resize(self.messages.len(), None);
-        let read = || Arc::new(read_one(self.protocol, self.messages[message]));
-        Arc::clone(readings[message].get_or_insert_with(read))
     }
 
     fn expect(&self, messages: &[usize]) {

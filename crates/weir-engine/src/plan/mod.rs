@@ -123,7 +123,8 @@ pub fn plan_with(
     let extras_tokens = known::extras_tokens(request, options.measure, known);
     let state = state(request, options, extras_tokens, known, &source)?;
     known.keep_state(&state);
-    let plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
+    let mut plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
+    plan.correct_head(request, options, known)?;
     if options.shortens {
         return plan.shorten(&source);
     }
@@ -187,6 +188,30 @@ fn state(
 }
 
 impl Plan {
+    /// Counts this request's own system messages at the front: the state may be that of an earlier request,
+    /// whose had other numbers in them.
+    fn correct_head(
+        &mut self,
+        request: &Request<'_>,
+        options: &PlanOptions,
+        known: &dyn Known,
+    ) -> Result<(), PlanError> {
+        if known.state().is_none() || self.state.spare_tokens() == 0 {
+            return Ok(());
+        }
+        let count =
+            |index: usize| known.fact(index).map_or_else(|| fact(request, options, index), Ok);
+        let mut tokens = 0;
+        for index in 0..self.state.system_run() {
+            tokens += count(index)?.tokens;
+        }
+        self.overhead_tokens += tokens;
+        self.overhead_tokens = self.overhead_tokens.saturating_sub(self.state.head_tokens());
+        self.received_tokens = self.state.received_tokens() + self.overhead_tokens;
+        self.sent_tokens = self.received_tokens;
+        Ok(())
+    }
+
     /// Creates the plan that sends the request as received.
     fn new(
         request: &Request<'_>,

@@ -219,8 +219,8 @@ pub struct Request<'a> {
 /// Members in which clients label their requests. weir reads them for its records only: one that is
 /// given twice is left for the upstream to refuse.
 const LABELS: [&str; 4] = ["metadata", "client_metadata", "prompt_cache_key", "conversation"];
-/// Maximum number of messages in [`Request::opening`].
-const MAX_OPENING: usize = 16;
+/// Maximum number of messages in [`Request::head`].
+const MAX_HEAD: usize = 16;
 
 impl<'a> Request<'a> {
     /// Returns the JSON text of `metadata`: an object of the caller's own.
@@ -243,12 +243,10 @@ impl<'a> Request<'a> {
         self.labels[3]
     }
 
-    /// Returns the first messages, up to the first one that is not the system's. Each request of a
-    /// conversation begins with them.
-    pub fn opening(&self) -> &[&'a str] {
-        let listed = self.listed().iter().take(MAX_OPENING);
-        let systems = listed.take_while(|raw| is_of_system(raw)).count();
-        &self.messages[..(self.outside + systems + 1).min(self.messages.len())]
+    /// Returns the number of first messages that are the system's. They may have a clock or a counter in them,
+    /// so a conversation is known by those behind them.
+    pub fn head(&self) -> usize {
+        head(&self.messages)
     }
 
     /// Returns the messages in the list of messages.
@@ -278,6 +276,15 @@ impl<'a> Request<'a> {
             }
         }
     }
+}
+
+/// Returns the number of first messages that are the system's: members such as `instructions`, and those of the
+/// list.
+pub fn head(messages: &[&str]) -> usize {
+    let is_member =
+        |raw: &str| raw.starts_with("\"system\"") || raw.starts_with("\"instructions\"");
+    let first = messages.iter().take(MAX_HEAD);
+    first.take_while(|raw| is_member(raw) || is_of_system(raw)).count()
 }
 
 /// Whether a message of the list is the system's. Reads up to its role only.

@@ -104,6 +104,9 @@ impl Known for AtHand<'_> {
     }
 
     fn fact(&self, message: usize) -> Option<Fact> {
+        if let Some(fact) = self.draft.head.get(message) {
+            return Some(*fact);
+        }
         let conversation = self.draft.conversation.as_ref()?;
         let place = message.checked_sub(conversation.start())?;
         conversation.facts.get(place).copied().flatten()

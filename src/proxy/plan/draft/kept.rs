@@ -30,17 +30,18 @@ impl Draft {
         request: &Request<'_>,
         may_block: bool,
     ) -> bool {
-        if !self.has_decisions() || self.found.is_some() || request.messages.is_empty() {
+        let head = request.head();
+        if !self.has_decisions() || self.found.is_some() || request.messages.len() == head {
             return true;
         }
         let (tenant, protocol) = (job.tenant, request.protocol);
-        let own = self.hashes(shared, request);
+        let own = &self.hashes(shared, request)[head..];
         let ends = shared.state.cache.prefixes_of(tenant, protocol, own);
         let bytes: usize = request.messages.iter().map(|raw| raw.len()).sum();
         let looking = Looking {
             tenant,
             protocol,
-            messages: &request.messages,
+            messages: &request.messages[head..],
             ends: &ends,
             // Hardly any text takes more tokens than bytes.
             may_be_compacted: bytes as u64 >= self.options.input_tokens(request),
@@ -185,7 +186,7 @@ impl Draft {
     pub(super) fn begun(&self, job: &Job, request: &Request<'_>, plan: &Plan) -> Option<Begun> {
         let is_first = plan.treatment == Treatment::Compacted && !self.options.passes_whole;
         let found = self.found.as_ref().filter(|_| is_first)?;
-        let decisions = self.options.decisions(request, plan.tools_tokens());
+        let decisions = self.options.decisions(request, self.extras.iter().flatten().sum());
         let is_new = self.options.kept.as_deref() != Some(&decisions);
         // The record of each compaction is near for those that look for it.
         (is_new || plan.is_compacted_here)

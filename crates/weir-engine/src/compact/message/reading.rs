@@ -130,6 +130,17 @@ impl Reader {
 }
 
 impl Reading {
+    /// Returns it without the values that have digits.
+    pub(crate) fn without_numbers(&self) -> Self {
+        let mut own = self.clone();
+        own.values.retain(|value| !value.has_digit);
+        for unit in &mut own.units {
+            let before = &self.values[..unit.first_value as usize];
+            unit.first_value = before.iter().filter(|value| !value.has_digit).count() as u32;
+        }
+        own
+    }
+
     /// Reads `message`.
     pub fn of(message: &Message<'_>) -> Self {
         let mut reader = Reader::new(message.role);

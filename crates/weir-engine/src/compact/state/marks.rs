@@ -193,7 +193,8 @@ impl Compactor {
     /// and overhead, without the profile's rounding.
     pub fn needs_nothing(&self, limit_tokens: u64, overhead_tokens: u64) -> bool {
         let policy = &self.profile.policy;
-        let messages_tokens = self.base_tokens().1.saturating_sub(self.profile.overhead_tokens);
+        let other_tokens = self.profile.overhead_tokens + self.spare_tokens();
+        let messages_tokens = self.base_tokens().1.saturating_sub(other_tokens);
         let marked_tokens = match policy.zones.trigger_tokens {
             0 => limit_tokens,
             trigger => trigger.min(limit_tokens),
@@ -206,7 +207,7 @@ impl Compactor {
         let mark = fixed + share(marked_tokens - fixed, first_permille);
         let is_cleared = self.masking.has_oversized || self.masking.cleared.tool_uses > 0;
         let is_whole = !is_cleared && !self.has_dropped_thinking();
-        is_whole && self.sizes.received_tokens + overhead_tokens <= mark
+        is_whole && self.received_tokens() + overhead_tokens <= mark
     }
 
     /// Returns the size that a compaction reduces to.

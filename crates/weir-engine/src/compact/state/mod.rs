@@ -176,12 +176,28 @@ impl Compactor {
 
     /// Returns the size of the messages as received, without overhead.
     pub fn received_tokens(&self) -> u64 {
-        self.sizes.received_tokens
+        self.sizes.received_tokens - self.spare_tokens()
+    }
+
+    /// Returns the size of the first messages if they are the system's, as they are.
+    pub(crate) fn head_tokens(&self) -> u64 {
+        self.messages.facts[..self.turns.system_run].iter().map(|fact| fact.tokens).sum()
+    }
+
+    /// Returns the number of first messages that are the system's.
+    pub(crate) fn system_run(&self) -> usize {
+        self.turns.system_run
+    }
+
+    /// Returns the tokens that marks count for them in addition.
+    pub(crate) fn spare_tokens(&self) -> u64 {
+        let head = &self.messages.facts[..self.turns.system_run];
+        head.iter().map(|fact| fact.form_tokens - fact.tokens).sum()
     }
 
     /// Returns the size of the messages as sent, without overhead.
     pub fn sent_tokens(&self) -> u64 {
-        self.sizes.request_tokens - self.profile.overhead_tokens
+        self.sizes.request_tokens - self.profile.overhead_tokens - self.spare_tokens()
     }
 
     /// Returns the size of the messages as sent by another way of counting, without overhead. `whole`
