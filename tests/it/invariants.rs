@@ -15,6 +15,7 @@ mod golden;
 pub mod harness;
 mod json;
 mod judge;
+mod late;
 mod late_questions;
 mod left_alone;
 mod planted;

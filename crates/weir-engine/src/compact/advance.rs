@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use super::limits::Profile;
 use super::source::Source;
+use crate::compact::message::links::{self, Link};
 use crate::compact::message::measure::Fact;
 use crate::compact::passes;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
 use crate::compact::state::messages::Fate;
 use crate::wire::Role;
+use crate::wire::message::Naming;
 
 impl Compactor {
     /// Adds the next message, after examining the point before it if a request could have ended
@@ -23,26 +25,45 @@ impl Compactor {
         }
         let message = self.messages();
         fact.is_pinned |= self.is_anchor(message, &fact, source);
-        self.turns.push(&fact);
+        let stays = self.add_to_turns(&fact, source);
         self.messages.push(fact, self.requests.ended);
         let is_head = self.turns.system_run == message + 1;
         // A clock or a counter in the head moves no mark.
         let tokens = if is_head { fact.form_tokens } else { fact.tokens };
-        self.sizes.request_tokens += tokens;
         self.sizes.received_tokens += tokens;
         // A notice behind the last message belongs to the same request.
         let is_end = self.requests.is_pending || self.requests.is_settled;
         self.requests.is_continued = fact.role == Role::System && is_end;
         self.requests.is_pending = self.requests.is_continued
             || matches!(fact.role, Role::User | Role::Other | Role::Tool);
+        if stays {
+            self.sizes.request_tokens += tokens;
+        } else {
+            self.messages.remove(message);
+            self.notes.unmentioned += 1;
+            self.notes.unexcerpted.push(message);
+        }
         self.sizes.system_run_tokens += if is_head { tokens } else { 0 };
         self.requests.is_settled = false;
         self.turns.track(message);
-        self.watch_for_rereading(message, source);
-        self.refer_to_oversized(message, source);
+        if stays {
+            self.watch_for_rereading(message, source);
+            self.refer_to_oversized(message, source);
+        }
         if self.requests.is_pending && self.turns.is_certain_point(&fact) {
             self.settle(source);
         }
+    }
+
+    /// Adds the next message to the turns. Returns whether it stays.
+    fn add_to_turns(&mut self, fact: &Fact, source: &dyn Source) -> bool {
+        let mut inline = [Link { naming: Naming::Own, id: 0 }; links::INLINE];
+        if let Some(held) = fact.links.held() {
+            let count = inline.iter_mut().zip(held).map(|(own, link)| *own = link).count();
+            return self.turns.push(fact, &inline[..count]);
+        }
+        let message = source.message(self.messages());
+        self.turns.push(fact, &message.map(|own| links::all(&own)).unwrap_or_default())
     }
 
     /// Returns whether one of the policy's patterns matches the text of a message.

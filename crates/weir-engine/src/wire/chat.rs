@@ -148,11 +148,13 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         content: read_content(content)?,
         calls: read_calls(tool_calls, function_call)?,
         inner_outputs: Vec::new(),
+        names: Vec::new(),
         answers,
         side_texts,
         thinking_texts,
         others: Vec::new(),
         opaque_members: u32::from(audio.is_some()),
+        is_aside: false,
         weir,
     })
 }

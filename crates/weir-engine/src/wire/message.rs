@@ -33,6 +33,8 @@ pub struct Message<'a> {
     pub inner_outputs: Vec<&'a str>,
     /// JSON text of the ID of the call that a result answers.
     pub answers: Option<&'a str>,
+    /// JSON texts of the IDs by which other parts of the message name a block, this or an earlier one.
+    pub names: Vec<(Naming, &'a str)>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
     pub side_texts: Vec<&'a str>,
     /// Number of those, from the front, that are the model's signed thinking.
@@ -41,8 +43,24 @@ pub struct Message<'a> {
     pub others: Vec<Part<'a>>,
     /// Members whose tokens cannot be counted, such as a reference to earlier audio.
     pub opaque_members: u32,
+    /// Whether a user's text stands behind a tool's result in one message of Messages. Agents put their
+    /// reminders there, so it belongs to the work on the result, and asks nothing.
+    pub is_aside: bool,
     /// weir's own member `weir`, if the caller set one.
     pub weir: Option<&'a str>,
+}
+
+/// Way in which a part of a message names a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// Is a call with this ID, and waits for a result.
+    Call,
+    /// Has this ID, and waits for nothing.
+    Own,
+    /// Is a result of the call with this ID.
+    Answer,
+    /// Refers to the block with this ID, such as the program that makes a call.
+    Mention,
 }
 
 /// Tool call, or legacy function call.

@@ -13,7 +13,7 @@ use super::body::{
     Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
 };
 use super::json;
-use super::message::{Call, Content, Message, Part, Role};
+use super::message::{Call, Content, Message, Naming, Part, Role};
 use super::splice::rejoin;
 use super::walk::Walk;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
@@ -217,11 +217,13 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         content: Content::None,
         calls: Vec::new(),
         inner_outputs: Vec::new(),
+        names: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
         thinking_texts: 0,
         others: Vec::new(),
         opaque_members: 0,
+        is_aside: false,
         weir: None,
     };
     if raw.starts_with('"') {
@@ -255,14 +257,16 @@ fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>
             add_content(&mut message, block.content, "content")?;
             return Ok(message);
         }
+        block.name_in(&mut message);
         parts.push(block.part());
     }
+    message.is_aside = true;
     message.content = Content::Parts(parts);
     Ok(message)
 }
 
 /// Members of a block that weir acts on; each may be given once.
-const BLOCK_MEMBERS: [&str; 12] = [
+const BLOCK_MEMBERS: [&str; 13] = [
     "type",
     "text",
     "thinking",
@@ -272,6 +276,7 @@ const BLOCK_MEMBERS: [&str; 12] = [
     "name",
     "input",
     "tool_use_id",
+    "caller",
     "content",
     "source",
     "weir",
@@ -288,6 +293,7 @@ struct Parsed<'a> {
     name: Option<&'a str>,
     input: Option<&'a str>,
     tool_use_id: Option<&'a str>,
+    caller: Option<&'a str>,
     content: Option<&'a str>,
     source: Option<&'a str>,
     weir: Option<&'a str>,
@@ -338,6 +344,7 @@ impl<'a> Parsed<'a> {
             name,
             input,
             tool_use_id,
+            caller,
             content,
             source,
             _,
@@ -353,6 +360,7 @@ impl<'a> Parsed<'a> {
             name,
             input,
             tool_use_id,
+            caller,
             content,
             source,
             weir,
@@ -369,8 +377,26 @@ impl<'a> Parsed<'a> {
         }
     }
 
+    /// Adds the IDs by which it names itself or other blocks: any block with a `tool_use_id` is a result,
+    /// whatever its type, and a call waits for one, whoever carries it out. A client's own call is among
+    /// the calls already.
+    ///
+    /// Source: Anthropic's guides to server tools and to programmatic tool calling.
+    fn name_in(&self, message: &mut Message<'a>) {
+        let naming = match self.kind.as_ref() {
+            "tool_use" => None,
+            kind if kind.ends_with("tool_use") => self.id.map(|id| (Naming::Call, id)),
+            _ => self.id.map(|id| (Naming::Own, id)),
+        };
+        let answer = self.tool_use_id.map(|id| (Naming::Answer, id));
+        let caller = self.caller.and_then(|raw| fields(raw, &["tool_id"], "an object").ok());
+        let caller = caller.and_then(|[id]| id).map(|id| (Naming::Mention, id));
+        message.names.extend(naming.into_iter().chain(answer).chain(caller));
+    }
+
     /// Adds it to the assistant's message; a text goes to `parts`.
     fn said(self, message: &mut Message<'a>, parts: &mut Vec<Part<'a>>) {
+        self.name_in(message);
         match self.kind.as_ref() {
             "text" => parts.push(self.part()),
             "thinking" | "redacted_thinking" => {
@@ -427,7 +453,12 @@ fn add_content<'a>(
         message.weir = message.weir.or(block.weir);
         match message.role {
             Role::Assistant => block.said(message, &mut parts),
-            _ => parts.push(block.part()),
+            role => {
+                if role == Role::User {
+                    block.name_in(message);
+                }
+                parts.push(block.part());
+            }
         }
     }
     // A note needs a text to stand next to.

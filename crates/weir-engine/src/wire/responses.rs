@@ -13,7 +13,7 @@ use super::body::{
     Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
 };
 use super::json;
-use super::message::{Call, Content, Message, Part, Role};
+use super::message::{Call, Content, Message, Naming, Part, Role};
 use super::walk::Walk;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
@@ -209,7 +209,7 @@ fn format_of(text: &str) -> Option<&str> {
 }
 
 /// Members of an item that weir acts on; each may be given once.
-const ITEM_MEMBERS: [&str; 17] = [
+const ITEM_MEMBERS: [&str; 18] = [
     "type",
     "role",
     "execution",
@@ -225,6 +225,7 @@ const ITEM_MEMBERS: [&str; 17] = [
     "encrypted_content",
     "id",
     "approval_request_id",
+    "caller",
     "tools",
     "weir",
 ];
@@ -239,11 +240,13 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         content: Content::None,
         calls: Vec::new(),
         inner_outputs: Vec::new(),
+        names: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
         thinking_texts: 0,
         others: Vec::new(),
         opaque_members: 0,
+        is_aside: false,
         weir: None,
     };
     if raw.starts_with('"') {
@@ -295,6 +298,11 @@ struct Item<'a> {
     name: Option<&'a str>,
     arguments: Option<&'a str>,
     call_id: Option<&'a str>,
+    /// Whether it gives an ID besides its own.
+    has_call_id: bool,
+    /// Request for approval that it belongs to.
+    request: Option<&'a str>,
+    caller: Option<&'a str>,
     summary: Option<&'a str>,
     sealed: Option<&'a str>,
     tools: Option<&'a str>,
@@ -339,6 +347,7 @@ impl<'a> Item<'a> {
             sealed,
             id,
             request,
+            caller,
             tools,
             _,
         ] = found;
@@ -361,6 +370,9 @@ impl<'a> Item<'a> {
             name,
             arguments: arguments.or(input).or(action).or(operation),
             call_id: call_id.or(request).or(id),
+            has_call_id: call_id.is_some(),
+            request,
+            caller,
             summary,
             sealed: sealed.filter(|raw| raw.starts_with('"')),
             tools: tools.filter(|raw| own_tools && raw.starts_with('[')),
@@ -368,8 +380,30 @@ impl<'a> Item<'a> {
         })
     }
 
+    /// Adds the IDs by which it names itself or other items. A client's call and its output, which have
+    /// members of their own, are left out.
+    ///
+    /// Source: OpenAI's API reference of Responses, and its guide to programmatic tool calling.
+    fn name_in(&self, message: &mut Message<'a>) {
+        let is_call = matches!(self.own.as_ref(), "program" | "mcp_approval_request");
+        let is_output = self.kind == Kind::Output || self.own == "program_output";
+        let naming = match self.kind {
+            _ if is_output => Naming::Answer,
+            _ if is_call => Naming::Call,
+            Kind::Assistant => Naming::Own,
+            _ => Naming::Mention,
+        };
+        let is_named = self.has_call_id || is_call || is_output;
+        let own = self.call_id.filter(|_| is_named).map(|id| (naming, id));
+        let caller = self.caller.and_then(|raw| fields(raw, &["caller_id"], "an object").ok());
+        let others = self.request.into_iter().chain(caller.and_then(|[id]| id));
+        message.names.extend(own);
+        message.names.extend(others.map(|id| (Naming::Mention, id)));
+    }
+
     /// Reads an item that is a message of its own.
     fn alone(self, mut message: Message<'a>) -> Result<Message<'a>, FieldError> {
+        self.name_in(&mut message);
         if self.kind == Kind::Output {
             message.role = Role::Tool;
             message.answers = self.call_id;
@@ -419,6 +453,7 @@ impl<'a> Item<'a> {
         message: &mut Message<'a>,
         parts: &mut Vec<Part<'a>>,
     ) -> Result<(), FieldError> {
+        self.name_in(message);
         match self.own.as_ref() {
             "message" => match read_content(self.content, "content")? {
                 Content::Text(text) if is_alone => message.content = Content::Text(text),

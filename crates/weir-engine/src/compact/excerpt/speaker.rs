@@ -71,27 +71,30 @@ pub(crate) fn tool_name(name: &str) -> String {
 
 /// Returns the tool of each result in an assistant's turn, by message, if its call is known.
 fn of_results(turn: &Turn, reading: impl Fn(usize) -> Arc<Reading>) -> Vec<(usize, String)> {
-    let asking = reading(turn.first);
-    let calls: Vec<(&str, &str)> = asking
-        .blocks
-        .iter()
-        .filter_map(|block| match &block.kind {
-            BlockKind::Call { name, id } => Some((name.as_str(), id.as_str())),
+    let mut by_id: HashMap<String, String> = HashMap::new();
+    // Calls of the last message that has any, and the number of results since.
+    let (mut calls, mut nth): (Vec<String>, usize) = (Vec::new(), 0);
+    let mut tools = Vec::new();
+    for message in turn.first..=turn.last {
+        let own = reading(message);
+        if own.role == Role::Tool {
+            let named = own.answers.as_deref().and_then(|id| by_id.get(id));
+            tools.extend(named.or(calls.get(nth)).and_then(|name| Some((message, of_tool(name)?))));
+            nth += 1;
+            continue;
+        }
+        let asked = own.blocks.iter().filter_map(|block| match &block.kind {
+            BlockKind::Call { name, id } => Some((id.clone(), name.clone())),
             BlockKind::Text => None,
-        })
-        .collect();
-    // Of several calls with one id the first counts.
-    let by_id: HashMap<&str, &str> = calls.iter().rev().map(|(name, id)| (*id, *name)).collect();
-    let results =
-        (turn.first + 1..=turn.last).filter(|message| reading(*message).role == Role::Tool);
-    let tool = |(nth, message): (usize, usize)| {
-        let result = reading(message);
-        let answers = result.answers.as_deref();
-        let named = answers.and_then(|id| by_id.get(id).copied());
-        let name = named.or_else(|| calls.get(nth).map(|(name, _)| *name))?;
-        Some((message, of_tool(name)?))
-    };
-    results.enumerate().filter_map(tool).collect()
+        });
+        let asked: Vec<(String, String)> = asked.collect();
+        if !asked.is_empty() {
+            // Of several calls of a message with one id the first counts.
+            by_id.extend(asked.iter().rev().cloned());
+            (calls, nth) = (asked.into_iter().map(|(_, name)| name).collect(), 0);
+        }
+    }
+    tools
 }
 
 #[cfg(test)]

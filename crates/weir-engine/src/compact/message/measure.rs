@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ending::{Ending, EndingSoFar};
 use super::form::Form;
+use super::links::Links;
 use super::reading::{Reader, Reading};
 use crate::tokens::media::{self, ImageRule};
 use crate::tokens::{self, Encoding};
@@ -37,6 +38,8 @@ pub struct Fact {
     pub is_pinned: bool,
     /// Whether it is the note of an earlier compaction, which the caller has sent back.
     pub is_note: bool,
+    /// Whether it is a text that belongs to the result before it.
+    pub is_aside: bool,
     /// Whether it contains weir's own member, which is never forwarded.
     pub is_marked: bool,
     /// Whether a note can be added to its text.
@@ -51,6 +54,8 @@ pub struct Fact {
     pub form_tokens: u64,
     /// Whether it declares tools, as codex does for newer models.
     pub declares_tools: bool,
+    /// Blocks that it names.
+    pub links: Links,
 }
 
 /// Above this many characters a message counts as long.
@@ -128,12 +133,14 @@ impl Measure {
             is_long: characters > LONG_CHARACTERS,
             is_pinned: message.is_pinned(),
             is_note: message.is_note(),
+            is_aside: message.is_aside,
             is_marked: message.weir.is_some(),
             takes_note,
-            ending: ending.done(text_tokens),
             form: form.key,
             form_tokens: tokens.max(tokens - text_tokens + form.text_tokens),
             declares_tools: form.declares_tools,
+            ending: if message.is_aside { Ending::Other } else { ending.done(text_tokens) },
+            links: Links::of(message),
         }
     }
 

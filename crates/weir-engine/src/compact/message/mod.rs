@@ -4,6 +4,7 @@ pub(super) mod clip;
 pub(super) mod ending;
 pub(super) mod extract;
 pub(super) mod form;
+pub(super) mod links;
 pub(super) mod measure;
 pub(super) mod placeholder;
 pub(super) mod quote;

@@ -31,13 +31,20 @@ pub(crate) fn answered(
 ) -> Option<AnsweredCall> {
     let turn = state.turns.of_message[message]?;
     let first = state.turns.list[turn].first;
-    let asking = source.message(first)?;
     let answers = source.message(message)?.answers.map(str::to_owned);
+    let asking: Vec<usize> =
+        (first..message).rev().filter(|own| state.messages.facts[*own].calls > 0).collect();
+    let answers = answers.as_deref().filter(|id| !id.is_empty());
+    for own in &asking {
+        let own = source.message(*own)?;
+        if let Some(call) = own.calls.iter().find(|call| answers == Some(call.id)) {
+            return Some(identified(call));
+        }
+    }
+    let last = *asking.first()?;
     let is_result = |own: &usize| state.messages.facts[*own].role == Role::Tool;
-    let place = (first + 1..message).filter(is_result).count();
-    let by_id =
-        asking.calls.iter().find(|call| !call.id.is_empty() && answers.as_deref() == Some(call.id));
-    by_id.or_else(|| asking.calls.get(place)).map(identified)
+    let place = (last + 1..message).filter(is_result).count();
+    source.message(last)?.calls.get(place).map(identified)
 }
 
 /// Converts a call to the form that results refer to.

@@ -293,6 +293,7 @@ mod tests {
     use crate::compact::limits::Profile;
     use crate::compact::message::clip::Clipped;
     use crate::compact::message::ending::Ending;
+    use crate::compact::message::links::Links;
     use crate::compact::message::measure::{Fact, Measure};
     use crate::compact::message::reading::Reading;
     use crate::compact::policy::{Notes, Policy};
@@ -341,6 +342,7 @@ mod tests {
                 is_long: false,
                 is_pinned: rest.ends_with('!'),
                 is_note: false,
+                is_aside: false,
                 is_marked: false,
                 thinking_tokens: 0,
                 takes_note: true,
@@ -348,6 +350,7 @@ mod tests {
                 form: u64::from(role == Role::System) * tokens,
                 form_tokens: tokens,
                 declares_tools: false,
+                links: Links::waiting(u32::from(kind == "c")),
             };
             state.push(fact, &Halves);
         }

@@ -22,7 +22,7 @@ use crate::compact::policy::clearing::Cleared;
 use history::History;
 use messages::{Fate, Messages, Rewrite};
 use note::{Note, SentNotes};
-use turns::{Turn, Turns};
+use turns::Turns;
 
 /// Compaction state of a conversation: its messages so far, and the form in which they are sent.
 #[derive(Debug, Clone)]
@@ -125,9 +125,9 @@ impl Compactor {
                 received_tokens: 0,
                 system_run_tokens: 0,
             },
+            turns: Turns::new(profile.limit_tokens / 2),
             profile,
             messages: Messages::default(),
-            turns: Turns::default(),
             notes: SentNotes::default(),
             masking: Masking::default(),
             restarts: Restarts::default(),
@@ -288,10 +288,9 @@ impl Compactor {
     /// Estimates the memory of the state, in bytes.
     pub fn memory_bytes(&self) -> usize {
         const CALL: usize = 16;
-        let turn = size_of::<Turn>() + size_of::<usize>();
         size_of::<Self>()
             + self.messages.memory_bytes()
-            + self.turns.list.capacity() * turn
+            + self.turns.memory_bytes()
             + self.masking.calls.len() * CALL
             + self.notes.list.iter().map(Note::memory_bytes).sum::<usize>()
             + self.history.memory_bytes()

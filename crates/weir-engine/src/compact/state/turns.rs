@@ -1,14 +1,23 @@
 //! Turns and exchanges: messages that stay or are removed together. Built message by message from
-//! earlier messages alone, so that a longer transcript regroups only the turn that is still open.
+//! earlier messages alone, so that a longer transcript regroups only from a turn that waits for results.
+//!
+//! A message that names an earlier block (the result of a call, whoever carried it out; a call made by a
+//! program) joins that block's turn, with all that stands between. An ID names the last block that had
+//! it. A result with no ID, or one that nothing has, belongs to the assistant's last turn, if that waits.
+//! If the block is gone by then, the message goes, too.
 
+use std::collections::BTreeMap;
+
+use crate::compact::message::links::Link;
 use crate::compact::message::measure::Fact;
 use crate::wire::Role;
+use crate::wire::message::Naming;
 
 /// Kind of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnKind {
     User,
-    /// An assistant message with its calls and all their results.
+    /// An assistant message with its calls, all their results, and what stands between.
     Assistant,
     /// A message of a role weir does not know.
     Other,
@@ -58,42 +67,115 @@ pub(crate) struct Turns {
     /// Index of the last assistant turn.
     last_assistant: Option<usize>,
     exchanges: usize,
+    /// Message of the last block with each ID.
+    ids: BTreeMap<u32, usize>,
+    /// Size of later turns up to which a turn waits for results. A call that is never answered must not
+    /// keep all behind it for ever.
+    wait_tokens: u64,
+}
+
+/// Place of a message among the turns.
+enum Place {
+    New,
+    /// It belongs to this turn.
+    In(usize),
+    /// It names a block that is gone.
+    Gone,
 }
 
 impl Turns {
-    /// Adds the next message.
-    pub(crate) fn push(&mut self, fact: &Fact) {
+    /// Creates the turns of an empty transcript; those that are larger than `wait_tokens` end the wait
+    /// for results of those before them.
+    pub(crate) fn new(wait_tokens: u64) -> Self {
+        Self { wait_tokens, ..Self::default() }
+    }
+
+    /// Adds the next message, which has these names. Returns whether it stays: a message that names a
+    /// block that is gone does not.
+    pub(crate) fn push(&mut self, fact: &Fact, links: &[Link]) -> bool {
         let message = self.of_message.len();
         if fact.role == Role::System {
             if self.system_run == message {
                 self.system_run += 1;
             }
             self.of_message.push(None);
-            return;
+            return true;
         }
-        let turn = match fact.role {
-            Role::Tool => self.turn_for_result(message),
-            Role::User => {
+        let place = self.place(links);
+        self.bind(message, links);
+        if matches!(place, Place::Gone) {
+            self.of_message.push(None);
+            return false;
+        }
+        let turn = match (fact.role, place) {
+            (_, Place::In(turn)) => {
+                self.take_in_all_after(turn);
+                if fact.role == Role::Assistant {
+                    self.last_assistant = Some(turn);
+                }
+                turn
+            }
+            (Role::Tool, _) => self.turn_for_result(message),
+            (Role::User, _) if fact.is_aside && self.is_after_result() => self.list.len() - 1,
+            (Role::User, _) => {
                 // A note is about the exchange that it stands in.
                 self.exchanges += usize::from(!fact.is_note);
                 self.open(TurnKind::User, message)
             }
-            Role::Assistant => {
+            (Role::Assistant, _) => {
                 let turn = self.open(TurnKind::Assistant, message);
                 self.last_assistant = Some(turn);
                 turn
             }
-            Role::Other | Role::System => self.open(TurnKind::Other, message),
+            (Role::Other | Role::System, _) => self.open(TurnKind::Other, message),
         };
         self.of_message.push(Some(turn));
         let turn = &mut self.list[turn];
         turn.last = message;
         turn.tokens += fact.tokens;
-        turn.calls += fact.calls;
-        turn.results += u32::from(fact.role == Role::Tool);
+        turn.calls += fact.links.waits;
+        let answers = links.iter().filter(|link| link.naming == Naming::Answer).count() as u32;
+        turn.results += answers.max(u32::from(fact.role == Role::Tool));
         turn.is_pinned_by_caller |= fact.is_pinned;
         turn.is_note = turn.first == message && fact.is_note && fact.role == Role::User;
         turn.importance = turn.importance.max(score(fact));
+        true
+    }
+
+    /// Returns the place of a message by the blocks that it names: the turn of the first of them.
+    fn place(&self, links: &[Link]) -> Place {
+        let is_other = |link: &&Link| matches!(link.naming, Naming::Answer | Naming::Mention);
+        let named = links.iter().filter(is_other).filter_map(|link| self.ids.get(&link.id));
+        let mut place = Place::New;
+        for message in named {
+            let turn = self.of_message[*message].filter(|turn| !self.list[*turn].is_gone);
+            let Some(turn) = turn else { return Place::Gone };
+            place = match place {
+                Place::In(other) => Place::In(other.min(turn)),
+                _ => Place::In(turn),
+            };
+        }
+        place
+    }
+
+    /// Remembers the message of each block that it has. The first part to name an unknown block stands
+    /// for it.
+    fn bind(&mut self, message: usize, links: &[Link]) {
+        for link in links {
+            match link.naming {
+                Naming::Call | Naming::Own => _ = self.ids.insert(link.id, message),
+                Naming::Mention => _ = self.ids.entry(link.id).or_insert(message),
+                Naming::Answer => {}
+            }
+        }
+    }
+
+    /// Returns whether the last message is a result in a turn that is still sent.
+    fn is_after_result(&self) -> bool {
+        let last = self.list.last();
+        last.is_some_and(|turn| {
+            turn.results > 0 && !turn.is_gone && turn.last + 1 == self.of_message.len()
+        })
     }
 
     fn open(&mut self, kind: TurnKind, message: usize) -> usize {
@@ -129,20 +211,32 @@ impl Turns {
         self.open(TurnKind::Orphan, message)
     }
 
-    /// Merges messages between a call and its result into the call's turn.
+    /// Merges messages between a call and its result into the call's turn. Those that are gone belong to
+    /// no turn then.
     fn take_in_all_after(&mut self, assistant: usize) {
+        if assistant + 1 == self.list.len() {
+            return;
+        }
         let taken: Vec<Turn> = self.list.drain(assistant + 1..).collect();
         let turn = &mut self.list[assistant];
-        for other in taken {
+        for other in &taken {
+            if other.is_gone {
+                continue;
+            }
             turn.tokens += other.tokens;
+            turn.calls += other.calls;
+            turn.results += other.results;
             turn.last = turn.last.max(other.last);
             turn.is_pinned_by_caller |= other.is_pinned_by_caller;
             turn.importance = turn.importance.max(other.importance);
         }
         self.exchanges = turn.exchange;
-        for own in self.of_message[turn.first..].iter_mut().flatten() {
-            *own = (*own).min(assistant);
+        for own in &mut self.of_message[turn.first..] {
+            let Some(later) = own.filter(|own| *own > assistant) else { continue };
+            let is_gone = taken[later - assistant - 1].is_gone;
+            *own = (!is_gone).then_some(assistant);
         }
+        self.last_assistant = self.last_assistant.map(|last| last.min(assistant));
     }
 
     /// Updates the live turns and the first user's after `message` was added, which may have merged
@@ -172,13 +266,29 @@ impl Turns {
     }
 
     /// Returns the first of the newest turns, which a compaction never removes. It is the last turn
-    /// or, if an assistant turn still waits for results, that one.
+    /// or, if turns still wait for results, the first of them. A turn waits while those behind it are
+    /// small; the assistant's last one always does.
     pub(crate) fn newest_from(&self) -> usize {
         let last = self.list.len().saturating_sub(1);
-        match self.last_assistant {
-            Some(assistant) if self.list[assistant].is_open() => assistant,
-            _ => last,
+        let is_open = |turn: &usize| self.list[*turn].is_open() && !self.list[*turn].is_gone;
+        let mut first = self.last_assistant.filter(is_open).unwrap_or(last);
+        let mut later_tokens = 0;
+        for (turn, own) in self.list.iter().enumerate().rev() {
+            if is_open(&turn) {
+                first = first.min(turn);
+            }
+            later_tokens += if own.is_gone { 0 } else { own.tokens };
+            if later_tokens > self.wait_tokens {
+                break;
+            }
         }
+        first
+    }
+
+    /// Estimates their memory, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        const ID: usize = 24;
+        self.list.capacity() * (size_of::<Turn>() + size_of::<usize>()) + self.ids.len() * ID
     }
 
     /// Returns whether the last of the first `count` turns begins a round: a user's message after an
@@ -217,6 +327,7 @@ fn score(fact: &Fact) -> u32 {
 mod tests {
     use super::*;
     use crate::compact::message::ending::Ending;
+    use crate::compact::message::links::Links;
 
     fn fact(role: Role, calls: u32) -> Fact {
         Fact {
@@ -227,6 +338,7 @@ mod tests {
             is_long: false,
             is_pinned: false,
             is_note: false,
+            is_aside: false,
             is_marked: false,
             thinking_tokens: 0,
             takes_note: true,
@@ -234,22 +346,26 @@ mod tests {
             form: u64::from(role == Role::System) * 10,
             form_tokens: 10,
             declares_tools: false,
+            links: Links::waiting(calls),
         }
     }
 
     /// Builds turns from letters: `s`ystem, `u`ser, `a`ssistant, `o`ther, `t`ool result, a digit:
     /// an assistant with so many calls.
     fn turns(transcript: &str) -> Turns {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(1000);
         for letter in transcript.chars() {
-            turns.push(&match letter {
-                's' => fact(Role::System, 0),
-                'u' => fact(Role::User, 0),
-                'a' => fact(Role::Assistant, 0),
-                'o' => fact(Role::Other, 0),
-                't' => fact(Role::Tool, 0),
-                calls => fact(Role::Assistant, calls.to_digit(10).expect("a digit")),
-            });
+            turns.push(
+                &match letter {
+                    's' => fact(Role::System, 0),
+                    'u' => fact(Role::User, 0),
+                    'a' => fact(Role::Assistant, 0),
+                    'o' => fact(Role::Other, 0),
+                    't' => fact(Role::Tool, 0),
+                    calls => fact(Role::Assistant, calls.to_digit(10).expect("a digit")),
+                },
+                &[],
+            );
         }
         turns
     }
@@ -279,6 +395,74 @@ mod tests {
             assert_eq!(found, of_message, "{transcript}");
             assert_eq!(turns.newest_from(), newest, "{transcript}");
         }
+    }
+
+    /// Builds turns from words: a role as in [`turns`], calls with `+` and an ID, results with `-`, other
+    /// names with `~`. Before a word in brackets the turn with that number is removed.
+    fn named(transcript: &str) -> String {
+        let mut turns = Turns::new(100);
+        let mut out = String::new();
+        for word in transcript.split(' ') {
+            if let Some(gone) = word.strip_prefix('x') {
+                turns.list[gone.parse::<usize>().expect("a turn")].is_gone = true;
+                continue;
+            }
+            let role = match &word[..1] {
+                "u" => Role::User,
+                "a" => Role::Assistant,
+                "t" => Role::Tool,
+                _ => Role::Other,
+            };
+            let link = |(place, sign): (usize, &str)| {
+                let naming = match sign {
+                    "+" => Naming::Call,
+                    "-" => Naming::Answer,
+                    "~" => Naming::Mention,
+                    _ => return None,
+                };
+                Some(Link { naming, id: u32::from(word.as_bytes()[place + 1]) })
+            };
+            let links: Vec<Link> = word.match_indices(['+', '-', '~']).filter_map(link).collect();
+            let waits = links.iter().filter(|link| link.naming == Naming::Call).count();
+            turns.push(&fact(role, waits as u32), &links);
+            turns.track(turns.of_message.len() - 1);
+        }
+        for turn in &turns.of_message {
+            out.push_str(&turn.map_or("-".into(), |turn| turn.to_string()));
+        }
+        format!("{out} {}", turns.newest_from())
+    }
+
+    #[test]
+    fn messages_that_name_a_block_join_its_turn() {
+        for (transcript, expected) in [
+            ("u a+a a+b t-b t-a u", "011112 2"),
+            ("u a+a t+b u t-b t-a a", "011112 2"),
+            ("u a+s+c t-c a-s+d t-d u", "011112 2"),
+            ("u a+s a-s u", "0112 2"),
+            ("u a+s u a u", "01234 1"), // Still waits.
+            ("u a+s u u u u u u u u u u u u", "0123456789101112 12"), // No longer.
+            ("u a+s o~s u", "0112 2"),
+            ("u o~s o~s u", "0112 2"),
+            ("u a+a t-a a+a t-a u", "011223 3"), // An ID names the last block that has it.
+            ("u a+a t-a u t-a", "01111 1"),
+            ("u a+a t-z u t-z", "01123 3"), // An unknown ID: by position.
+            ("u a+s u x1 a-s+c t-c u", "012--3 3"), // Its block is gone.
+            ("u a+s u x2 a-s u", "01-12 2"),
+        ] {
+            assert_eq!(named(transcript), expected, "{transcript}");
+        }
+    }
+
+    #[test]
+    fn a_text_behind_a_result_belongs_to_it() {
+        let aside = Fact { is_aside: true, ..fact(Role::User, 0) };
+        let mut turns = turns("u1t");
+        turns.push(&aside, &[]);
+        assert_eq!((turns.list.len(), turns.list[1].last, turns.list[1].exchange), (2, 3, 1));
+        turns.push(&fact(Role::Assistant, 0), &[]);
+        turns.push(&aside, &[]);
+        assert_eq!(turns.list.len(), 4);
     }
 
     #[test]
