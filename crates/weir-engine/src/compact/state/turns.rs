@@ -398,7 +398,7 @@ mod tests {
     }
 
     /// Builds turns from words: a role as in [`turns`], calls with `+` and an ID, results with `-`, other
-    /// names with `~`. Before a word in brackets the turn with that number is removed.
+    /// names with `~`. `x` and a number remove that turn.
     fn named(transcript: &str) -> String {
         let mut turns = Turns::new(100);
         let mut out = String::new();
@@ -437,12 +437,12 @@ mod tests {
     fn messages_that_name_a_block_join_its_turn() {
         for (transcript, expected) in [
             ("u a+a a+b t-b t-a u", "011112 2"),
-            ("u a+a t+b u t-b t-a a", "011112 2"),
+            ("u a+a a+b u t-b t-a a", "0111112 2"),
             ("u a+s+c t-c a-s+d t-d u", "011112 2"),
             ("u a+s a-s u", "0112 2"),
             ("u a+s u a u", "01234 1"), // Still waits.
-            ("u a+s u u u u u u u u u u u u", "0123456789101112 12"), // No longer.
-            ("u a+s o~s u", "0112 2"),
+            ("u a+s u a u u u u u u u u u u", "012345678910111213 13"), // No longer.
+            ("u a+s o~s u", "0112 1"),
             ("u o~s o~s u", "0112 2"),
             ("u a+a t-a a+a t-a u", "011223 3"), // An ID names the last block that has it.
             ("u a+a t-a u t-a", "01111 1"),
