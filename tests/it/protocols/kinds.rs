@@ -159,6 +159,101 @@ async fn outputs_inside_a_program_are_clipped_before_a_refusal() {
     assert!(answer.header("x-weir-action").is_some_and(|own| own.contains("fit")), "{answer:?}");
 }
 
+#[tokio::test]
+async fn texts_in_the_results_of_built_in_tools_are_clipped_where_they_stand() {
+    let mut upstream = Upstream::start().await;
+    let weir = harness::start(&upstream.address, |_| {}).await;
+    let mut wire = Wire::connect(weir.address).await;
+    let long = output(3).repeat(20);
+    let user = json!({"role": "user", "content": "Read all of it."});
+    let text = json!([{"type": "text", "text": long}]);
+    let shell = json!({"type": "shell_call", "call_id": "c", "action": {"commands": ["cat a"]}});
+    let of_client = |content: Value| {
+        let [call, mut result] = call_and_result(1, "a", "");
+        result["content"][0]["content"] = json!([content]);
+        ("/v1/messages", json!([user, call, result]), "/2/content/0/content/0")
+    };
+    let of_server = |call: &str, result: Value| {
+        let call = json!({"type": call, "id": "s", "name": "x", "server_name": "x", "input": {}});
+        let said = json!({"role": "assistant", "content": [call, result]});
+        ("/v1/messages", json!([user, said, user]), "/1/content/1")
+    };
+    let of_item = |item: Value| ("/v1/responses", json!([user, item, user]), "/1");
+    for ((path, list, place), text) in [
+        (
+            of_client(
+                json!({"type": "search_result", "source": "s", "title": "t", "content": text}),
+            ),
+            "/content/0/text",
+        ),
+        (
+            of_client(
+                json!({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": long}}),
+            ),
+            "/source/data",
+        ),
+        (
+            of_server(
+                "mcp_tool_use",
+                json!({"type": "mcp_tool_result", "tool_use_id": "s", "is_error": false, "content": text}),
+            ),
+            "/content/0/text",
+        ),
+        (
+            of_server(
+                "server_tool_use",
+                json!({"type": "bash_code_execution_tool_result", "tool_use_id": "s",
+            "content": {"type": "bash_code_execution_result", "stdout": long, "stderr": "", "return_code": 0, "content": []}}),
+            ),
+            "/content/stdout",
+        ),
+        (
+            of_item(
+                json!({"type": "mcp_call", "id": "m", "server_label": "x", "name": "read", "arguments": "{}", "output": long}),
+            ),
+            "/output",
+        ),
+        (
+            of_item(
+                json!({"type": "code_interpreter_call", "id": "i", "code": "x", "container_id": "k", "outputs": [{"type": "logs", "logs": long}]}),
+            ),
+            "/outputs/0/logs",
+        ),
+        (
+            of_item(
+                json!({"type": "file_search_call", "id": "f", "queries": ["q"], "results": [{"file_id": "f", "text": long}]}),
+            ),
+            "/results/0/text",
+        ),
+        (
+            (
+                "/v1/responses",
+                json!([user, shell, {"type": "shell_call_output", "call_id": "c",
+            "output": [{"stdout": long, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}]),
+                "/2",
+            ),
+            "/output/0/stdout",
+        ),
+    ] {
+        let name = if path == "/v1/messages" { "messages" } else { "input" };
+        let mut body = json!({"model": "claude-opus-4-8", "max_tokens": 512, name: list});
+        wire.send(post(path, "x-weir-max-input-tokens: 3000\r\n", &body)).await;
+        let seen = tokio::select! {
+            seen = upstream.next() => seen,
+            answer = wire.message() => panic!("{text}: {answer:?}"),
+        };
+        let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
+        seen.answer(&whole(&json!({})));
+        wire.message().await.expect("an answer");
+        let at = format!("/{name}{place}{text}");
+        let short = sent.pointer(&at).and_then(Value::as_str).expect("a text").to_owned();
+        assert!(short.starts_with("src/part_3.rs:0:"), "{short:.300}");
+        assert!(short.contains("bytes left out here]"), "{short:.3000}");
+        *body.pointer_mut(&at).expect("a text") = json!(short);
+        assert_eq!(sent[name], body[name], "all else is as it was");
+    }
+}
+
 /// Returns the head of a large PNG in base64, and many bytes after it.
 fn picture() -> String {
     format!("iVBORw0KGgoAAAANSUhEUgAABQAAAAPACAIAAAB{}", "Qq8Zk".repeat(40_000))

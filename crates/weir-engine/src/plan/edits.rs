@@ -6,7 +6,7 @@ use crate::compact::policy::OPENING;
 use crate::compact::{self, Compactor, Fate, RequestSource};
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::usage_option::{AddedUsageOption, UsageOption};
-use crate::wire::{Edit, Protocol, Request, Role, breakpoint, clamp, splice};
+use crate::wire::{Edit, Protocol, Request, Role, breakpoint, clamp, json, splice};
 
 /// Name of the edit that requests a stream's usage.
 pub const USAGE: &str = "usage";
@@ -67,7 +67,13 @@ pub(super) fn edits(
     let has_marks = request.protocol != Protocol::Responses;
     if options.cache_control && has_marks && end.places_breakpoints() {
         let most = breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(request.text));
+        let is_long = |raw: &&str| breakpoint::is_long(raw);
+        let first = request.messages.iter().rposition(is_long).map_or(0, |last| last + 1);
+        // The provider itself sets the one at the top, behind all others.
+        let top = json::member(request.text, "cache_control");
+        let is_last_long = top.is_some_and(|own| own.contains("\"1h\""));
         let places = end.breakpoints(most).into_iter();
+        let places = places.filter(|place| *place >= first && !is_last_long);
         add(places.map(|place| (place, Edit::Breakpoint)).collect(), "breakpoints");
     }
     edits.sort_by_key(|(message, _)| *message);

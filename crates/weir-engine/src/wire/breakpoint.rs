@@ -26,6 +26,12 @@ pub fn count(body: &str) -> usize {
     if is_read { found } else { MAX_BREAKPOINTS }
 }
 
+/// Whether a part of a body has a breakpoint with the lifetime of an hour. A shorter one, as weir sets, must
+/// not stand before it: Anthropic's guide to prompt caching. May be true for other text like it.
+pub fn is_long(raw: &str) -> bool {
+    raw.contains("\"1h\"") && count(raw) > 0
+}
+
 /// Returns the message `raw` with a breakpoint at the end of its content: on its last text part, or
 /// on the single part made from its text. A message without text, or with a breakpoint, stays as it
 /// is.
@@ -119,6 +125,20 @@ mod tests {
             (r#"{"cache_control":1e999}"#, MAX_BREAKPOINTS),
         ] {
             assert_eq!(count(body), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn long_breakpoints_are_known() {
+        for (raw, expected) in [
+            (r#"{"content":[{"text":"a","cache_control":{"type":"ephemeral","ttl":"1h"}}]}"#, true),
+            (
+                r#"{"content":[{"text":"a","cache_control":{"type":"ephemeral","ttl":"5m"}}]}"#,
+                false,
+            ),
+            (r#"{"content":"\"cache_control\" \"1h\""}"#, false),
+        ] {
+            assert_eq!(is_long(raw), expected, "{raw}");
         }
     }
 

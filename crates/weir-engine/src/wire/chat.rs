@@ -147,6 +147,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: name.map(|name| expect_string(name, "name")).transpose()?,
         content: read_content(content)?,
         calls: read_calls(tool_calls, function_call)?,
+        inner_calls: Vec::new(),
         inner_outputs: Vec::new(),
         names: Vec::new(),
         answers,

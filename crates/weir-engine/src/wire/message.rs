@@ -29,6 +29,8 @@ pub struct Message<'a> {
     pub content: Content<'a>,
     /// Calls that an assistant makes, each by name and arguments.
     pub calls: Vec<Call<'a>>,
+    /// Calls of built-in tools, which the provider answers.
+    pub inner_calls: Vec<Call<'a>>,
     /// JSON texts of the outputs of calls inside the message, such as those of a program of the model.
     pub inner_outputs: Vec<&'a str>,
     /// JSON text of the ID of the call that a result answers.
@@ -127,6 +129,11 @@ pub enum Part<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// Returns its calls, then those of built-in tools.
+    pub fn all_calls(&self) -> impl Iterator<Item = &Call<'a>> {
+        self.calls.iter().chain(&self.inner_calls)
+    }
+
     /// Returns the JSON texts that [`Edit::Arguments`](super::Edit::Arguments) replaces, in order: the
     /// arguments of calls, and the outputs inside the message.
     pub fn arguments(&self) -> impl Iterator<Item = &'a str> {

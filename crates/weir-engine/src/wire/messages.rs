@@ -12,6 +12,7 @@ use super::beginning::Begun;
 use super::body::{
     Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
 };
+use super::builtin;
 use super::json;
 use super::message::{Call, Content, Message, Naming, Part, Role};
 use super::splice::rejoin;
@@ -200,7 +201,7 @@ pub(super) fn has_own_blocks(raw: &str) -> bool {
         matches!(
             kind.as_ref(),
             "tool_use" | "tool_result" | "thinking" | "redacted_thinking" | "document" | "image"
-        )
+        ) || builtin::is_known(&kind)
     })
 }
 
@@ -216,6 +217,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: None,
         content: Content::None,
         calls: Vec::new(),
+        inner_calls: Vec::new(),
         inner_outputs: Vec::new(),
         names: Vec::new(),
         answers: None,
@@ -408,7 +410,20 @@ impl<'a> Parsed<'a> {
                 arguments: self.input.unwrap_or_default(),
                 id: self.id.unwrap_or_default(),
             }),
-            _ => message.others.push(Part::Other(self.raw)),
+            kind => {
+                message.inner_calls.extend(builtin::call(kind, self.raw));
+                message.inner_outputs.extend(builtin::outputs(kind, self.raw));
+                message.others.push(Part::Other(self.raw));
+            }
+        }
+    }
+
+    /// Adds it to the result of a tool; the texts in a structured block go to `parts`.
+    fn result(self, message: &mut Message<'a>, parts: &mut Vec<Part<'a>>) {
+        let part = self.part();
+        match part {
+            Part::Other(_) | Part::Thinking(_) => builtin::add(self.raw, part, message, parts),
+            part => parts.push(part),
         }
     }
 }
@@ -453,6 +468,7 @@ fn add_content<'a>(
         message.weir = message.weir.or(block.weir);
         match message.role {
             Role::Assistant => block.said(message, &mut parts),
+            Role::Tool => block.result(message, &mut parts),
             role => {
                 if role == Role::User {
                     block.name_in(message);

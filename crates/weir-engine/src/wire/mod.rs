@@ -11,6 +11,7 @@ pub mod applied_edits;
 mod beginning;
 pub mod body;
 pub mod breakpoint;
+mod builtin;
 pub mod chat;
 pub mod clamp;
 pub mod compaction;

@@ -12,6 +12,7 @@ use super::beginning::Begun;
 use super::body::{
     Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
 };
+use super::builtin;
 use super::json;
 use super::message::{Call, Content, Message, Naming, Part, Role};
 use super::walk::Walk;
@@ -239,6 +240,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: None,
         content: Content::None,
         calls: Vec::new(),
+        inner_calls: Vec::new(),
         inner_outputs: Vec::new(),
         names: Vec::new(),
         answers: None,
@@ -408,15 +410,10 @@ impl<'a> Item<'a> {
             message.role = Role::Tool;
             message.answers = self.call_id;
             match (self.own.as_ref(), self.output) {
-                // Neither can be a text, so they are never replaced.
-                ("computer_call_output" | "shell_call_output", Some(output)) => {
-                    let parts = json::elements(output).unwrap_or_else(|| vec![output]);
-                    message.others.extend(parts.into_iter().map(read_part));
-                }
+                // It cannot be a text, so it is never replaced.
+                ("computer_call_output", Some(output)) => message.others.push(read_part(output)),
                 ("tool_search_output", _) => message.others.push(Part::Other(self.raw)),
-                (_, Some(output)) if output.starts_with('{') => {
-                    message.content = Content::Parts(vec![Part::Other(output)]);
-                }
+                (_, Some(output)) if !output.starts_with('"') => add_output(output, &mut message)?,
                 (_, output) => message.content = read_content(output, "output")?,
             }
             return Ok(message);
@@ -474,15 +471,14 @@ impl<'a> Item<'a> {
             }
             _ if self.is_answered && !self.call_id.is_some_and(|id| answered.contains(id)) => {
                 message.calls.push(Call {
-                    name: self.name.unwrap_or_default(),
+                    name: self.name.or(json::member(self.raw, "type")).unwrap_or_default(),
                     arguments: self.arguments.unwrap_or_default(),
                     id: self.call_id.unwrap_or_default(),
                 });
             }
             _ => {
-                let is_output = self.kind == Kind::Output;
-                let output = self.output.filter(|raw| is_output && raw.starts_with('"'));
-                message.inner_outputs.extend(output);
+                message.inner_calls.extend(builtin::call(&self.own, self.raw));
+                message.inner_outputs.extend(builtin::outputs(&self.own, self.raw));
                 message.others.push(self.picture().unwrap_or(Part::Other(self.raw)));
             }
         }
@@ -496,6 +492,39 @@ impl<'a> Item<'a> {
         let data = result.and_then(json::string)?;
         Some(Part::Image { url: Cow::Owned(format!("data:;base64,{data}")), detail: None })
     }
+}
+
+/// Reads the output of a call that is no string; the texts in structured parts are parts, too.
+fn add_output<'a>(raw: &'a str, message: &mut Message<'a>) -> Result<(), FieldError> {
+    let read = match raw.starts_with('{') {
+        true => vec![Part::Other(raw)],
+        false => match read_content(Some(raw), "output")? {
+            Content::Parts(parts) => parts,
+            Content::Text(_) | Content::None => Vec::new(),
+        },
+    };
+    let mut parts = Vec::with_capacity(read.len());
+    for part in read {
+        match part {
+            // A shell's output without text takes no note.
+            Part::Other(raw) if is_shell_output(message.raw) && builtin::texts(raw).is_empty() => {
+                message.others.push(part);
+            }
+            Part::Other(raw) => builtin::add(raw, part, message, &mut parts),
+            part => parts.push(part),
+        }
+    }
+    message.content = if parts.is_empty() && !message.others.is_empty() {
+        Content::None
+    } else {
+        Content::Parts(parts)
+    };
+    Ok(())
+}
+
+/// Whether an item is the output of a shell, whose parts have no type.
+pub(super) fn is_shell_output(raw: &str) -> bool {
+    json::member(raw, "type") == Some("\"shell_call_output\"")
 }
 
 fn read_content<'a>(raw: Option<&'a str>, key: &'static str) -> Result<Content<'a>, FieldError> {
@@ -605,6 +634,13 @@ pub(super) fn content(raw: &str) -> Option<&str> {
         Kind::Output => item.output,
         _ => item.content,
     }
+}
+
+/// Returns the output of a shell with the text `escaped` and the outcome of the first part.
+pub(super) fn shell_output(output: &str, escaped: &str) -> String {
+    let first = json::elements(output).unwrap_or_default().first().copied().unwrap_or_default();
+    let outcome = json::member(first, "outcome").unwrap_or(r#"{"type":"exit","exit_code":0}"#);
+    format!(r#"[{{"stdout":"{escaped}","stderr":"","outcome":{outcome}}}]"#)
 }
 
 #[cfg(test)]

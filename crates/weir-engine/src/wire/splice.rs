@@ -277,6 +277,15 @@ fn add(protocol: Protocol, raw: &str, note: &str, side: Side) -> String {
             Side::Before => (offset(text) + 1, escaped),
             Side::After => (offset(text) + text.len() - 1, escaped),
         },
+        Content::Parts(_) if protocol == Protocol::Responses && responses::is_shell_output(raw) => {
+            let texts = message.texts();
+            match side {
+                Side::Before => (texts.first().map_or(0, |text| offset(text) + 1), escaped),
+                Side::After => {
+                    (texts.last().map_or(0, |text| offset(text) + text.len() - 1), escaped)
+                }
+            }
+        }
         Content::Parts(_) => {
             let Some(span) = parts_span(protocol, raw) else {
                 return raw.to_owned();
@@ -334,24 +343,41 @@ fn clip(protocol: Protocol, raw: &str, cuts: &[TextCut]) -> String {
         }
     }
     let mut cuts = texts.iter().zip(cuts).peekable();
-    rejoin(raw, &pieces, |_, piece| match cuts.next_if(|(text, _)| holds(piece, text)) {
-        Some((text, TextCut::Gone)) if whole.contains(&text.as_ptr()) => {
-            Some(Cow::Borrowed("\"\""))
+    rejoin(raw, &pieces, |_, piece| {
+        let own: Vec<(&&str, &TextCut)> =
+            std::iter::from_fn(|| cuts.next_if(|(text, _)| holds(piece, text))).collect();
+        match own[..] {
+            [(text, TextCut::Gone)] if whole.contains(&text.as_ptr()) => {
+                Some(Cow::Borrowed("\"\""))
+            }
+            [_, ..] if own.iter().all(|(_, cut)| **cut == TextCut::Gone) => None,
+            _ => Some(shortened(piece, &own)),
         }
-        Some((_, TextCut::Gone)) => None,
-        Some((text, TextCut::Clip(clip))) => shortened(piece, text, clip),
-        _ => Some(Cow::Borrowed(piece)),
     })
 }
 
-/// Clips the string `text`, which lies in `whole`.
-fn shortened<'a>(whole: &'a str, text: &str, clip: &Clip) -> Option<Cow<'a, str>> {
-    let Some(unescaped) = string(text) else { return Some(Cow::Borrowed(whole)) };
-    let start = text.as_ptr() as usize - whole.as_ptr() as usize;
-    let mut out = whole[..start + 1].to_owned();
-    escape_into(&clipped(&unescaped, clip), &mut out);
-    out.push_str(&whole[start + text.len() - 1..]);
-    Some(Cow::Owned(out))
+/// Shortens the strings that lie in `whole`, in order. Those that go leave a mark: a block may have to have
+/// a text.
+fn shortened<'a>(whole: &'a str, cuts: &[(&&str, &TextCut)]) -> Cow<'a, str> {
+    let mut out = String::new();
+    let mut written = 0;
+    for (text, cut) in cuts {
+        let Some(unescaped) = string(text) else { continue };
+        let start = text.as_ptr() as usize - whole.as_ptr() as usize;
+        let short = match cut {
+            TextCut::Whole => continue,
+            TextCut::Clip(clip) => clipped(&unescaped, clip),
+            TextCut::Gone => "…".to_owned(),
+        };
+        out.push_str(&whole[written..=start]);
+        escape_into(&short, &mut out);
+        written = start + text.len() - 1;
+    }
+    if written == 0 {
+        return Cow::Borrowed(whole);
+    }
+    out.push_str(&whole[written..]);
+    Cow::Owned(out)
 }
 
 /// Replaces the message's content by the string `said`.
@@ -360,6 +386,9 @@ fn replace(protocol: Protocol, raw: &str, said: &str) -> String {
     let mut literal = String::from("\"");
     escape_into(said, &mut literal);
     literal.push('"');
+    if protocol == Protocol::Responses && responses::is_shell_output(raw) {
+        literal = responses::shell_output(content, &literal[1..literal.len() - 1]);
+    }
     rejoin(raw, &[content], |_, _| Some(Cow::Borrowed(literal.as_str())))
 }
 

@@ -172,7 +172,8 @@ pub(crate) fn write_message(
     out: &mut String,
 ) {
     let first = units.first().map(|unit| reading.units[*unit].block as usize);
-    let is_call = first.is_some_and(|block| reading.blocks[block].kind != BlockKind::Text);
+    let is_call = |block: usize| matches!(reading.blocks[block].kind, BlockKind::Call { .. });
+    let is_call = first.is_some_and(is_call);
     let _ = match is_call {
         true => write!(out, "\n#{message}"),
         false => write!(out, "\n#{message} {speaker}:"),
@@ -210,6 +211,7 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
         if block != Some(first.block) {
             match &reading.blocks[first.block as usize].kind {
                 BlockKind::Text => out.push('\n'),
+                BlockKind::Output => out.push_str("\nresult:\n"),
                 BlockKind::Call { name, .. } => {
                     out.push(if block.is_none() { ' ' } else { '\n' });
                     let _ = write!(out, "> {}: ", tool_name(name));

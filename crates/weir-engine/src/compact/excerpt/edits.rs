@@ -124,7 +124,7 @@ pub(crate) fn successful_texts(subject: &Subject<'_>, message: usize) -> Vec<Ran
     for own in texts.chunk_by(|(block, _), (next, _)| block == next) {
         let result = match &reading.blocks[own[0].0].kind {
             BlockKind::Call { id, .. } => by_id.get(id.as_str()).copied(),
-            BlockKind::Text => None,
+            BlockKind::Text | BlockKind::Output => None,
         };
         // Without a result of its own, the next message says whether it failed.
         let answer = result.or_else(|| after.first().map(|next| &**next));

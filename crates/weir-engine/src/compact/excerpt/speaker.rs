@@ -85,7 +85,7 @@ fn of_results(turn: &Turn, reading: impl Fn(usize) -> Arc<Reading>) -> Vec<(usiz
         }
         let asked = own.blocks.iter().filter_map(|block| match &block.kind {
             BlockKind::Call { name, id } => Some((id.clone(), name.clone())),
-            BlockKind::Text => None,
+            BlockKind::Text | BlockKind::Output => None,
         });
         let asked: Vec<(String, String)> = asked.collect();
         if !asked.is_empty() {

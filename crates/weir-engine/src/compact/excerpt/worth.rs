@@ -112,6 +112,7 @@ pub(crate) fn lead(reading: &Reading, index: usize) -> f64 {
     match reading.blocks[block as usize].kind {
         BlockKind::Call { .. } if is_first => ACTION_WORTH,
         BlockKind::Call { .. } => CALL_WORTH,
+        BlockKind::Output => 0.0,
         BlockKind::Text => {
             let is_fence = |index: usize| {
                 let own = &reading.text[reading.units[index].span.clone()];

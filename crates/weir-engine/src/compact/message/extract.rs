@@ -33,7 +33,7 @@ pub(crate) fn lines(message: &Message<'_>, request_characters: u32) -> Vec<Strin
             let said = one_line(&said(message), request_characters as usize);
             if said.is_empty() { Vec::new() } else { vec![format!("- user: {said}")] }
         }
-        Role::Assistant => message.calls.iter().map(action).collect(),
+        Role::Assistant => message.all_calls().map(action).collect(),
         _ => Vec::new(),
     }
 }
@@ -79,7 +79,7 @@ fn one_line(text: &str, most_characters: usize) -> String {
 
 /// Returns the files that a message's calls name, in order.
 pub(crate) fn paths(message: &Message<'_>) -> Vec<String> {
-    message.calls.iter().flat_map(paths_of).collect()
+    message.all_calls().flat_map(paths_of).collect()
 }
 
 /// Returns the files that a call names, in order.

@@ -68,6 +68,8 @@ pub enum BlockKind {
     Text,
     /// Arguments of a call.
     Call { name: String, id: String },
+    /// Output of a call inside the message.
+    Output,
 }
 
 /// Piece of text that stays whole.
@@ -123,6 +125,12 @@ impl Reader {
 
     /// Finishes the reading of `message` after all its texts were added.
     pub fn done(mut self, message: &Message<'_>) -> Reading {
+        for call in &message.inner_calls {
+            self.push(call.text(), Some(call));
+        }
+        for raw in &message.inner_outputs {
+            self.0.push(BlockKind::Output, json::string(raw).unwrap_or_default());
+        }
         self.0.answers = message.answers.and_then(json::string).map(Cow::into_owned);
         self.0.index();
         self.0
@@ -217,7 +225,7 @@ impl Reading {
         let places = [&findings.rules, &findings.instructions, &findings.decisions];
         let places = places.map(|own| own.get().map_or(0, |own| size_of_val(&**own)));
         let blocks = self.blocks.iter().map(|block| match &block.kind {
-            BlockKind::Text => size_of::<Block>(),
+            BlockKind::Text | BlockKind::Output => size_of::<Block>(),
             BlockKind::Call { name, id } => size_of::<Block>() + name.capacity() + id.capacity(),
         });
         size_of::<Self>()

@@ -184,6 +184,10 @@ impl Compaction<'_> {
             return None;
         }
         let own = source.message(message)?;
+        // Texts in structured parts are no parts of their own.
+        if own.role == Role::Tool && !own.others.is_empty() {
+            return None;
+        }
         let Content::Parts(parts) = &own.content else { return None };
         let masked = |part: &Part<'_>| {
             matches!(part, Part::Image { .. }).then(|| placeholder::of_image(&own))

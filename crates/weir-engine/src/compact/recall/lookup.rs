@@ -220,7 +220,7 @@ fn text_of(protocol: Protocol, raw: &str) -> (Role, String) {
 
 fn said(message: &Message<'_>) -> String {
     let texts = message.texts().into_iter().filter_map(json::string).map(String::from);
-    let calls = message.calls.iter().map(|call| {
+    let calls = message.all_calls().map(|call| {
         let name = json::string(call.name).unwrap_or_default();
         format!("> {name}: {}", call.text())
     });

@@ -103,7 +103,7 @@ impl Passage {
 fn split(reading: &Reading, text_tokens: f64) -> Vec<Vec<usize>> {
     let is_text = |unit: &usize| {
         let block = reading.units[*unit].block as usize;
-        reading.blocks[block].kind == BlockKind::Text
+        !matches!(reading.blocks[block].kind, BlockKind::Call { .. })
     };
     let units = (0..reading.units.len()).filter(is_text);
     if text_tokens <= WHOLE_TOKENS {

@@ -161,7 +161,7 @@ fn changed(
 fn names(reading: &Reading) -> impl Iterator<Item = &str> {
     reading.blocks.iter().filter_map(|block| match &block.kind {
         BlockKind::Call { id, .. } => Some(id.as_str()),
-        BlockKind::Text => None,
+        BlockKind::Text | BlockKind::Output => None,
     })
 }
 

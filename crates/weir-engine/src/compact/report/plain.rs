@@ -25,7 +25,7 @@ fn utterance(message: &Message<'_>) -> String {
     if !said.is_empty() || message.calls.is_empty() {
         lines.push(format!("{speaker}: {}", safe_lines(&said)));
     }
-    for call in &message.calls {
+    for call in message.all_calls() {
         let name = json::string(call.name).unwrap_or_default();
         let arguments = call.text();
         lines.push(format!(
@@ -40,7 +40,7 @@ fn utterance(message: &Message<'_>) -> String {
 /// Returns the texts of a message, and in brackets the parts that are no text.
 pub fn said(message: &Message<'_>) -> String {
     let text = |raw: &str| json::string(raw).unwrap_or_default().into_owned();
-    match &message.content {
+    let mut said = match &message.content {
         Content::None => String::new(),
         Content::Text(raw) => text(raw),
         Content::Parts(parts) => {
@@ -52,7 +52,12 @@ pub fn said(message: &Message<'_>) -> String {
             });
             parts.collect::<Vec<_>>().join("\n")
         }
+    };
+    for output in message.inner_outputs.iter().map(|raw| text(raw)) {
+        said.push_str(if said.is_empty() { "" } else { "\n" });
+        said.push_str(&output);
     }
+    said
 }
 
 #[cfg(test)]

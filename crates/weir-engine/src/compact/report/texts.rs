@@ -77,7 +77,7 @@ impl Compactor {
 /// Returns the texts of a message, then each of its calls as the tool's name and the arguments.
 pub(crate) fn full_text(message: &Message<'_>) -> String {
     let mut blocks = vec![plain::said(message)];
-    blocks.extend(message.calls.iter().map(|call| {
+    blocks.extend(message.all_calls().map(|call| {
         let name = json::string(call.name).unwrap_or_default();
         format!("> {name}: {}", call.text())
     }));

@@ -143,7 +143,7 @@ fn pieces(
         }
     };
     add("text", &said(message));
-    for call in &message.calls {
+    for call in message.all_calls() {
         let name = json::string(call.name).unwrap_or_default();
         let arguments = call.text();
         add("call", &format!("{name} {arguments}"));

@@ -98,7 +98,7 @@ impl Called {
         let reading = &readings[self.message];
         let name = match &reading.blocks[self.block].kind {
             BlockKind::Call { name, .. } => name,
-            BlockKind::Text => "",
+            BlockKind::Text | BlockKind::Output => "",
         };
         (name, &reading.text[self.span.clone()])
     }

@@ -230,6 +230,7 @@ fn boxes<'a>(readings: &'a [Arc<Reading>], calls: &'a Calls) -> impl Iterator<It
         let reading = &readings[message];
         let is_text = match &block.kind {
             BlockKind::Text => true,
+            BlockKind::Output => return None,
             BlockKind::Call { name, .. } if calls.tool(name).lists_tasks => return None,
             BlockKind::Call { .. } => false,
         };
