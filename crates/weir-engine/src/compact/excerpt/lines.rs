@@ -243,42 +243,34 @@ mod tests {
 
     #[test]
     fn lines_that_stand_out_are_found() {
-        let log = |odd: &str| {
-            let line = |n: u32| {
-                format!(
-                    "2026-03-01T10:{:02}:{:02} INFO worker-{} handled request id={:x} in {}ms",
-                    n / 60 % 60,
-                    n % 60,
-                    n % 7,
-                    n * 7919,
-                    n % 97
-                )
-            };
+        let with = |odd: &str, line: &dyn Fn(usize) -> String| {
             let mut lines: Vec<String> = (0..900).map(line).collect();
             lines.insert(451, odd.to_owned());
-            lines.join("\n")
+            lines
+        };
+        let log = |odd: &str| {
+            let line = |n: usize| {
+                let (minute, second, id) = (n / 60, n % 60, n * 7919);
+                let worker = n % 7;
+                format!(
+                    "2026-03-01T10:{minute:02}:{second:02} INFO worker-{worker} handled request id={id:x} in {second}ms"
+                )
+            };
+            with(odd, &line).join("\n")
         };
         let csv = |odd: &str| {
             let names = ["Ada", "Ben", "Cleo", "Dov"];
             let line = |n: usize| {
                 format!("{},{},{}.{:02},paid", 1000 + n, names[n % 4], 10 + n % 80, n % 100)
             };
-            let mut lines: Vec<String> = (0..900).map(line).collect();
-            lines.insert(451, odd.to_owned());
-            lines.join("\n")
+            with(odd, &line).join("\n")
         };
         let json = |odd: &str| {
             let line = |n: usize| {
-                format!(
-                    r#"{{"id": {}, "host": "node-{}", "status": "ok", "ms": {}}}"#,
-                    5000 + n,
-                    n % 12,
-                    n % 90
-                )
+                let (id, host, ms) = (5000 + n, n % 12, n % 90);
+                format!(r#"{{"id": {id}, "host": "node-{host}", "status": "ok", "ms": {ms}}}"#)
             };
-            let mut lines: Vec<String> = (0..900).map(line).collect();
-            lines.insert(451, odd.to_owned());
-            format!("[{}]", lines.join(", "))
+            format!("[{}]", with(odd, &line).join(", "))
         };
         let plain = Asked::default();
         let mut of_host = Asked::default();
@@ -305,7 +297,7 @@ mod tests {
             ),
         ] {
             let units = pieces(&text);
-            let found = outstanding(&pieces(&text), asked);
+            let found = outstanding(&units, asked);
             assert!(!found.is_empty() && found.len() <= 8, "{wanted}: {}", found.len());
             let is_first = found.iter().take(2).any(|unit| units[*unit].contains(wanted));
             assert!(
