@@ -28,6 +28,7 @@ mod budgets;
 mod check;
 mod cli;
 mod conversations;
+mod counted;
 mod counting;
 mod dashboard;
 mod events;

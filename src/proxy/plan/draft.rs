@@ -569,6 +569,9 @@ impl Draft {
         planned.shortened = shortened(job, request, plan);
         planned.cleared = plan.cleared();
         self.compare(&mut planned, plan);
+        if planned.compaction.is_new {
+            shared.warn_of_waste(&self.model, plan);
+        }
         if let Some(spans) = spans.filter(|_| plan.treatment != Treatment::Bypassed) {
             planned.summary = spans.outcome(plan.is_summary_unfit());
             let span = plan.prefetch.as_ref();

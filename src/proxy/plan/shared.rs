@@ -11,6 +11,7 @@ use super::plan_cache::{CacheFigures, PlanCache};
 use crate::config::{self, Config};
 use crate::proxy::summaries::Summaries;
 use crate::proxy::upstreams::routes::Routes;
+use weir_engine::plan::Plan;
 use weir_store::Store;
 
 /// Caches of plans that a reload keeps.
@@ -66,6 +67,22 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Warns of a compaction that leaves less than a quarter of what would fit.
+    pub(super) fn warn_of_waste(&self, model: &str, plan: &Plan) {
+        let fitting_tokens = plan.limit_tokens.min(plan.received_tokens);
+        if self.state.warns && plan.sent_tokens < fitting_tokens / 4 {
+            tracing::warn!(
+                target: "weir::plan",
+                model = shown(model),
+                received_tokens = plan.received_tokens,
+                sent_tokens = plan.sent_tokens,
+                limit_tokens = plan.limit_tokens,
+                tools_tokens = plan.tools_tokens(),
+                "a compaction leaves less than a quarter of what would fit"
+            );
+        }
+    }
+
     pub(super) fn warn_once(&self, model: &str, entry: &config::ModelEntry) {
         let Ok(mut warned) = self.state.warned.lock() else { return };
         if !self.state.warns {

@@ -120,6 +120,68 @@ fn decode_start(data: &str) -> Option<Vec<u8>> {
     STANDARD.decode(start.get(..whole_groups)?).ok()
 }
 
+/// Minimum length of base64 that is content and no name.
+const MIN_DATA_LETTERS: usize = 512;
+/// Tokens of a PDF's page, whose text and picture a model reads: Anthropic's guide to PDF gives 1,500 to
+/// 3,000.
+const PAGE_TOKENS: u64 = 2250;
+/// Bytes of a PDF for a token if its pages cannot be found, since they are compressed.
+const PDF_BYTES: u64 = 32;
+/// Bytes of other media for a token.
+const MEDIA_BYTES: u64 = 128;
+
+/// Estimates the tokens of content given as base64, alone or in a `data:` URL; `None` for other
+/// texts. Linear, and a text ends the work at its first space.
+pub(super) fn count_data(images: ImageRule, said: &str) -> Option<u64> {
+    let data = match said.strip_prefix("data:") {
+        Some(url) => url.split_once(";base64,")?.1,
+        None => said,
+    };
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_=\r\n".contains(&byte);
+    if data.len() < MIN_DATA_LETTERS || !data.bytes().all(is_letter) {
+        return None;
+    }
+    let bytes = data.len() as u64 / 4 * 3;
+    let start = decode_start(data).unwrap_or_default();
+    if start.starts_with(b"%PDF-") {
+        let found = PAGE_TOKENS * pages(data);
+        return Some(if found > 0 { found } else { PAGE_TOKENS.max(bytes / PDF_BYTES) });
+    }
+    if imagesize::image_type(&start).is_ok() {
+        let end = data.len().min(HEADER_BASE64_BYTES);
+        let start = data.get(..end).unwrap_or_default();
+        return Some(images.count(&format!("data:;base64,{start}"), None));
+    }
+    Some((bytes / MEDIA_BYTES).max(UNCOUNTABLE))
+}
+
+/// Counts the pages of a PDF given as base64: the objects of the type `Page` that stand in it as text.
+fn pages(data: &str) -> u64 {
+    const BLOCK_LETTERS: usize = 64 * 1024;
+    /// More bytes than the mark of a page has.
+    const OVERLAP_BYTES: usize = 16;
+    let (mut pages, mut bytes) = (0, Vec::new());
+    for block in data.as_bytes().chunks(BLOCK_LETTERS) {
+        let Ok(decoded) = STANDARD.decode(block) else { break };
+        bytes.extend(decoded);
+        let end = bytes.len().saturating_sub(OVERLAP_BYTES);
+        pages += pages_before(&bytes, end);
+        bytes.drain(..end);
+    }
+    pages + pages_before(&bytes, bytes.len())
+}
+
+/// Counts the marks of pages that begin before `end`.
+fn pages_before(bytes: &[u8], end: usize) -> u64 {
+    let begins = memchr::memmem::find_iter(bytes, b"/Type").take_while(|at| *at < end);
+    let is_page = |at: &usize| {
+        let rest = bytes.get(at + b"/Type".len()..).unwrap_or_default().trim_ascii_start();
+        let after = rest.strip_prefix(b"/Page");
+        after.is_some_and(|after| !after.first().is_some_and(u8::is_ascii_alphanumeric))
+    };
+    begins.filter(is_page).count() as u64
+}
+
 /// Counts the tokens of recorded speech given as base64, by its duration: 10 a second for users'
 /// speech (OpenAI's guide to realtime costs). Compressed formats use the low end of their bit
 /// rates.
@@ -176,6 +238,41 @@ mod tests {
             assert_eq!(remote, rule.count("data:image/png;base64,AAAA", None), "{model}");
         }
         assert!(ImageRule::of_model("gpt-4o").count(&png(u32::MAX, u32::MAX), None) < 10_000);
+    }
+
+    #[test]
+    fn data_counts_as_the_media_it_is() {
+        let rule = ImageRule::of_model("gpt-4o");
+        let padding = |bytes: usize| (0..bytes).map(|at| (at * 7 % 251) as u8);
+        let pdf = |pages: usize, mark: &str| {
+            let mut bytes = b"%PDF-1.7\n1 0 obj <</Type /Pages /Count 9>>".to_vec();
+            (0..pages).for_each(|_| {
+                bytes.extend(mark.bytes());
+                bytes.extend(padding(20_011));
+            });
+            bytes
+        };
+        let mut picture =
+            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\0\0\0\x04\0\x08\x06\0\0\0".to_vec();
+        picture.extend(padding(200_000));
+        for (bytes, tokens) in [
+            (pdf(40, "<</Type/Page/Parent 1 0 R>>"), 90_000),
+            (pdf(3, "<< /Type /Page >>"), 6750),
+            (pdf(9, "stream"), (9 * 20_017 + 42) / PDF_BYTES),
+            (picture, 765),
+            (padding(170_000).collect(), 170_000 / MEDIA_BYTES),
+            (padding(600).collect(), UNCOUNTABLE),
+        ] {
+            let data = STANDARD.encode(&bytes);
+            let counted = count_data(rule, &data).expect("data");
+            assert!(counted.abs_diff(tokens) <= 1, "{counted} {tokens}");
+            let url = format!("data:application/octet-stream;base64,{data}");
+            assert_eq!(count_data(rule, &url), Some(counted));
+        }
+        let text = "A text with spaces. ".repeat(100);
+        for said in [text.as_str(), "c2hvcnQ=", "data:text/plain,no", "https://example.com/a"] {
+            assert_eq!(count_data(rule, said), None);
+        }
     }
 
     #[test]

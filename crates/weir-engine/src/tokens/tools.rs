@@ -16,6 +16,8 @@ const MAX_DEPTH: usize = 64;
 
 /// Counts the tokens of `raw`, the JSON text of a list of tools or legacy functions.
 pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
+    let in_prompt = raw.contains("defer_loading").then(|| without_deferred(raw)).flatten();
+    let raw = in_prompt.as_deref().unwrap_or(raw);
     match serde_json::from_str(raw) {
         Ok(Value::Array(tools)) if tools.is_empty() => 0,
         Ok(Value::Array(tools)) => {
@@ -28,6 +30,43 @@ pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
         // No list, or one nested too deeply to read: the whole text counts.
         _ => encoding.count(raw),
     }
+}
+
+/// Returns the list without the definitions that enter the prompt only if a search of the model loads
+/// them; `None` if `raw` is no list.
+fn without_deferred(raw: &str) -> Option<String> {
+    let tools: Vec<Value> = serde_json::from_str(raw).ok()?;
+    let shown: Vec<Value> = tools.into_iter().filter_map(|tool| shown(tool, false)).collect();
+    serde_json::to_string(&shown).ok()
+}
+
+/// Returns what the prompt has of `tool` before a search. By OpenAI's guide to tool search that is the name
+/// and the description of a function, namespace or MCP server, and nothing of a function in a
+/// namespace (`is_inner`); by Anthropic's it is nothing. In a toolset of Messages each tool may
+/// override the default.
+fn shown(mut tool: Value, is_inner: bool) -> Option<Value> {
+    let is_deferred = |value: &Value| Some(value.get("defer_loading")?.as_bool() == Some(true));
+    let own = is_deferred(&tool).or(tool.get("function").and_then(is_deferred));
+    let default = tool.get("default_config").and_then(is_deferred).unwrap_or(false);
+    let Some(members) = tool.as_object_mut() else { return Some(tool) };
+    if let Some(Value::Array(tools)) = members.get_mut("tools") {
+        let inner = std::mem::take(tools).into_iter();
+        tools.extend(inner.filter_map(|tool| shown(tool, true)));
+    }
+    if members.remove("default_config").is_some() || members.contains_key("mcp_server_name") {
+        if let Some(configs) = members.get_mut("configs").and_then(Value::as_object_mut) {
+            configs.retain(|_, config| !is_deferred(config).unwrap_or(default));
+        }
+    }
+    if own != Some(true) {
+        return Some(tool);
+    }
+    let is_of_responses = ["parameters", "format", "tools", "server_label"]
+        .iter()
+        .any(|name| members.contains_key(*name));
+    let kept = ["type", "name", "description", "server_label", "server_description"];
+    members.retain(|name, _| kept.contains(&name.as_str()));
+    (is_of_responses && !is_inner).then_some(tool)
 }
 
 /// Counts the tokens of a definition as JSON, the form in templates of open models; 0 for others.
@@ -313,6 +352,77 @@ mod tests {
         assert!(inner * 3 < encoding.count(&namespace) * 2, "{inner}");
         let deep = r#"{"name":"n","tools":["#.repeat(90) + "{}" + &"]}".repeat(90);
         assert!(count_list(encoding, &format!("[{deep}]")) > 90);
+    }
+
+    #[test]
+    fn definitions_outside_the_prompt_do_not_count() {
+        let long = "It reads the gauge and returns the level. ".repeat(50);
+        let schema =
+            format!(r#"{{"type":"object","properties":{{"a":{{"description":"{long}"}}}}}}"#);
+        for (deferred, shown) in [
+            // Messages
+            (
+                format!(
+                    r#"{{"name":"f","description":"{long}","input_schema":{schema},"defer_loading":true}}"#
+                ),
+                "",
+            ),
+            (
+                format!(
+                    r#"{{"type":"mcp_toolset","mcp_server_name":"s","default_config":{{"defer_loading":true}},"configs":{{"a":{{"note":"{long}"}},"b":{{"defer_loading":false}}}}}}"#
+                ),
+                r#"{"type":"mcp_toolset","mcp_server_name":"s","configs":{"b":{"defer_loading":false}}}"#,
+            ),
+            (
+                format!(
+                    r#"{{"type":"mcp_toolset","mcp_server_name":"s","configs":{{"a":{{"note":"{long}","defer_loading":true}}}}}}"#
+                ),
+                r#"{"type":"mcp_toolset","mcp_server_name":"s","configs":{}}"#,
+            ),
+            // Chat completions
+            (
+                format!(
+                    r#"{{"type":"function","function":{{"name":"f","parameters":{schema}}},"defer_loading":true}}"#
+                ),
+                "",
+            ),
+            (
+                format!(
+                    r#"{{"type":"function","function":{{"name":"f","parameters":{schema},"defer_loading":true}}}}"#
+                ),
+                "",
+            ),
+            // Responses
+            (
+                format!(
+                    r#"{{"type":"function","name":"f","description":"Reads.","parameters":{schema},"defer_loading":true}}"#
+                ),
+                r#"{"type":"function","name":"f","description":"Reads."}"#,
+            ),
+            (
+                format!(
+                    r#"{{"type":"namespace","name":"n","description":"All.","tools":[{{"name":"f","parameters":{schema},"defer_loading":true}},{{"name":"g"}}]}}"#
+                ),
+                r#"{"type":"namespace","name":"n","description":"All.","tools":[{"name":"g"}]}"#,
+            ),
+            (
+                format!(
+                    r#"{{"type":"mcp","server_label":"s","server_description":"Docs.","headers":{{"a":"{long}"}},"defer_loading":true}}"#
+                ),
+                r#"{"type":"mcp","server_label":"s","server_description":"Docs."}"#,
+            ),
+        ] {
+            for encoding in [Encoding::O200kBase, Encoding::from_name("qwen2").expect("it exists")]
+            {
+                let own = r#"{"type":"function","name":"own","description":"Always here."}"#;
+                let shown = if shown.is_empty() { String::new() } else { format!("{shown},") };
+                let counted = count_list(encoding, &format!("[{deferred},{own}]"));
+                assert_eq!(counted, count_list(encoding, &format!("[{shown}{own}]")), "{deferred}");
+                let asked = deferred.replace(r#""defer_loading":true"#, r#""defer_loading":false"#);
+                let whole = count_list(encoding, &format!("[{asked},{own}]"));
+                assert!(whole > counted + 200, "{asked}");
+            }
+        }
     }
 
     #[test]

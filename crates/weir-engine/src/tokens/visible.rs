@@ -8,9 +8,21 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 /// and names that `is_known`. Duplicate members appear twice. `None` if `raw` is nested too deeply
 /// to read.
 pub fn text(raw: &str, skipped: &[&str], is_known: fn(&str) -> bool) -> Option<String> {
-    let mut text = String::new();
-    write(&serde_json::from_str(raw).ok()?, skipped, is_known, &mut text);
-    Some(text)
+    text_without(raw, skipped, is_known, &mut |_, _| false)
+}
+
+/// Like [`text`], without the strings and numbers that `take` takes. It gets each with the name of
+/// its member, those of `skipped` members too.
+pub(super) fn text_without(
+    raw: &str,
+    skipped: &[&str],
+    is_known: fn(&str) -> bool,
+    take: &mut dyn FnMut(&str, &str) -> bool,
+) -> Option<String> {
+    let node = serde_json::from_str(raw).ok()?;
+    let mut writer = Writer { skipped, is_known, take, text: String::new() };
+    writer.write("", &node);
+    Some(writer.text)
 }
 
 /// JSON value that keeps duplicate members.
@@ -21,27 +33,42 @@ enum Node {
     Members(Vec<(String, Node)>),
 }
 
-fn write(node: &Node, skipped: &[&str], is_known: fn(&str) -> bool, text: &mut String) {
-    let mut line = |said: &str| {
-        text.push_str(said);
-        text.push('\n');
-    };
-    match node {
-        Node::Nothing => {}
-        Node::Scalar(said) if is_known(said) => {}
-        Node::Scalar(said) => line(said),
-        Node::List(nodes) => nodes.iter().for_each(|node| write(node, skipped, is_known, text)),
-        Node::Members(members) => {
-            for (name, node) in members {
-                if skipped.contains(&name.as_str()) {
-                    continue;
+struct Writer<'a> {
+    skipped: &'a [&'a str],
+    is_known: fn(&str) -> bool,
+    take: &'a mut dyn FnMut(&str, &str) -> bool,
+    text: String,
+}
+
+impl Writer<'_> {
+    /// Writes the value of the member `name`.
+    fn write(&mut self, name: &str, node: &Node) {
+        match node {
+            Node::Nothing => {}
+            Node::Scalar(said) => {
+                if !(self.take)(name, said) && !self.skipped.contains(&name) {
+                    self.line(said);
                 }
-                if !is_known(name) {
-                    text.push_str(name);
-                    text.push('\n');
-                }
-                write(node, skipped, is_known, text);
             }
+            Node::List(nodes) => nodes.iter().for_each(|node| self.write(name, node)),
+            Node::Members(members) => {
+                for (name, node) in members {
+                    let is_skipped = self.skipped.contains(&name.as_str());
+                    if !is_skipped {
+                        self.line(name);
+                    }
+                    if !is_skipped || matches!(node, Node::Scalar(_)) {
+                        self.write(name, node);
+                    }
+                }
+            }
+        }
+    }
+
+    fn line(&mut self, said: &str) {
+        if !(self.is_known)(said) {
+            self.text.push_str(said);
+            self.text.push('\n');
         }
     }
 }

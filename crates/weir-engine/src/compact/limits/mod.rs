@@ -114,15 +114,10 @@ impl Limits {
     }
 
     /// Returns the profile for the compaction state: the limit by class, and `tools_tokens` rounded
-    /// up. The step is a fiftieth of the window, or of the limit if one is below the window. So a
-    /// tool list that grows slightly does not move compactions.
+    /// up. The step is a fiftieth of the lowest limit, whatever set it. So a tool list that grows
+    /// slightly does not move compactions, and the rounding takes two percent of a limit at most.
     pub fn profile(&self, tools_tokens: u64, policy: Policy, measure: Measure) -> Profile {
-        let step = [self.operator_tokens, self.header_tokens]
-            .into_iter()
-            .flatten()
-            .fold(self.window_tokens, u64::min)
-            .div_euclid(50)
-            .max(1);
+        let step = (self.input_beside(0) / 50).max(1);
         Profile {
             limit_tokens: self.class_input_tokens(),
             overhead_tokens: tools_tokens.div_ceil(step).saturating_mul(step) + REPLY_PRIMING,
@@ -145,6 +140,7 @@ pub struct Profile {
 
 #[cfg(test)]
 mod tests {
+    use super::learned::LearnedLimits;
     use super::*;
     use crate::tokens::Encoding;
     use crate::tokens::media::ImageRule;
@@ -241,5 +237,29 @@ mod tests {
         assert_ne!(profile(1000, 2600), profile(1025, 2600));
         assert_ne!(profile(1000, 2600), profile(1000, 2500));
         assert_eq!(profile(u64::MAX, 0), profile(16_384, 0));
+    }
+
+    #[test]
+    fn every_source_of_a_limit_gives_the_same_profile() {
+        let measure =
+            Measure { encoding: Encoding::O200kBase, images: ImageRule::of_model("gpt-4o") };
+        let own = limits(1_050_000, None, Some(128_000));
+        let learned = LearnedLimits { max_input_tokens: Some(14_000), ..LearnedLimits::default() };
+        let mut refused = Limits { max_input_tokens: Some(272_000), ..own };
+        learned.apply(&mut refused, true);
+        for limits in [
+            Limits { max_input_tokens: Some(14_000), ..own },
+            Limits { operator_tokens: Some(14_000), ..own },
+            Limits { header_tokens: Some(14_000), ..own },
+            refused,
+        ] {
+            let profile = limits.profile(300, Policy::default(), measure);
+            assert_eq!(profile.limit_tokens, 14_000, "{limits:?}");
+            assert_eq!(profile.overhead_tokens, 560 + REPLY_PRIMING, "{limits:?}");
+        }
+        let counting = Counting { margin_permille: 999, ..own.counting };
+        let tight = Limits { operator_tokens: Some(50_000), counting, ..own };
+        let overhead = tight.profile(3, Policy::default(), measure).overhead_tokens;
+        assert_eq!(overhead, 3 + REPLY_PRIMING);
     }
 }

@@ -151,7 +151,7 @@ impl Measure {
         for (place, raw) in message.side_texts.iter().enumerate() {
             let tokens = match json::string(raw) {
                 Some(text) => self.encoding.count(&text),
-                None => tokens::count_unknown(self.encoding, raw),
+                None => tokens::count_unknown(self.encoding, self.images, raw),
             };
             *other_tokens += tokens;
             thinking_tokens += if place < message.thinking_texts { tokens } else { 0 };
@@ -185,20 +185,14 @@ impl Measure {
     fn part(&self, part: &Part<'_>) -> u64 {
         match part {
             Part::Text(raw) | Part::Thinking(raw) => self.raw_text(raw),
-            Part::Sealed(raw) => sealed_tokens(raw),
+            Part::Sealed(raw) => tokens::sealed_tokens(raw),
             Part::Ambiguous(raw) => self.encoding.count(raw),
             Part::Image { url, detail } => self.images.count(url, detail.as_deref()),
             Part::Audio { data, format } => media::count_audio(data, format),
             Part::Tools(raw) => tokens::tools::count_list(self.encoding, raw),
-            Part::Other(raw) => tokens::count_unknown(self.encoding, raw),
+            Part::Other(raw) => tokens::count_unknown(self.encoding, self.images, raw),
         }
     }
-}
-
-/// Estimates the tokens of encrypted reasoning: base64 has 3 bytes in 4 letters, and a token some 4
-/// bytes. Codex, OpenAI's own client, estimates likewise.
-fn sealed_tokens(raw: &str) -> u64 {
-    (raw.len() as u64 * 3).div_ceil(16)
 }
 
 #[cfg(test)]
