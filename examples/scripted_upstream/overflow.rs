@@ -16,7 +16,7 @@ pub fn refusal(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
     let status = match vendor {
         "empty" => return (200, None),
         "lmstudio_200" => 200,
-        "too_large" => 413,
+        "too_large" | "cloudflare" => 413,
         "tgi" => 422,
         _ => 400,
     };
@@ -70,6 +70,21 @@ fn says(vendor: &str, size: Overflow) -> String {
             "This model's maximum prompt length is {window} but the request contains {prompt} tokens."
         ),
         "unnumbered" => "Your input exceeds the context window of this model. Please adjust your input and try again.".to_owned(),
+        "vllm_negative" => format!(
+            "max_tokens must be at least 1, got {got}. (parameter=max_tokens, value={got})",
+            got = i128::from(window) - i128::from(prompt)
+        ),
+        "cloudflare" => format!(
+            "AiError: AiError: The estimated number of input and maximum output tokens ({total}) exceeded this model context window limit ({window}). (a-b-c)"
+        ),
+        "siliconflow" => {
+            format!("length of prompt_tokens ({prompt}) must be less than max_seq_len ({window}).")
+        }
+        "deepinfra" => {
+            format!("Requested input length {prompt} exceeds maximum input length {window}")
+        }
+        "novita" => "The input is longer than the model's context length".to_owned(),
+        "zai" => "Prompt too long".to_owned(),
         "too_large" => format!("Request too large: {prompt} tokens, limit {window}."),
         _ if output == 0 => format!(
             "This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages."
@@ -98,7 +113,11 @@ fn body(vendor: &str, says: &str, size: Overflow) -> Value {
         "ollama" => json!({"error": of_llamacpp().to_string()}),
         "mistral" => json!({"object": "error", "message": says,
             "type": "invalid_request_prompt_too_long", "param": null, "code": "3051"}),
-        "vllm" | "vllm_new" => of_vllm(says),
+        "vllm" | "vllm_new" | "vllm_negative" | "deepinfra" | "novita" => of_vllm(says),
+        "cloudflare" => json!({"errors": [{"message": says, "code": 5021}], "success": false,
+            "result": {}, "messages": []}),
+        "siliconflow" => json!({"code": 20015, "message": says, "data": null}),
+        "zai" => json!({"error": {"code": "1261", "message": says}}),
         "sglang" => json!({"object": "error", "message": says, "type": "BadRequestError",
             "param": null, "code": 400}),
         "tgi" => json!({"error": says, "error_type": "validation"}),

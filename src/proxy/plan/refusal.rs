@@ -152,7 +152,7 @@ impl Unfit {
 /// Creates the error for a request that the upstream refused each time, in the words agents look
 /// for.
 pub fn still_too_long(planned: &Planned, resends: usize, answer: UpstreamAnswer) -> ProxyError {
-    let Planned { limit_tokens, received_tokens, sent_tokens, .. } = planned;
+    let Planned { received_tokens, sent_tokens, .. } = planned;
     let again = match resends {
         0 => "nothing more can be removed from it".to_owned(),
         times => format!("{times} times more after it was shortened"),
@@ -163,11 +163,10 @@ pub fn still_too_long(planned: &Planned, resends: usize, answer: UpstreamAnswer)
         ..ProxyError::new(
             ErrorKind::ContextLengthExceeded,
             format!(
-                "This model's maximum context length is {} as far as weir knows. However, your \
+                "The upstream gave no limit that weir could meet. Your \
                  messages resulted in {}, and the upstream \
                  refused {sent_tokens} of them as too long ({again}); its own answer is in \
                  'upstream'. Please reduce the length of the messages.",
-                shown_tokens(*limit_tokens),
                 shown_tokens(*received_tokens),
             ),
         )

@@ -21,7 +21,7 @@ use crate::proxy::settle::record::Record;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::Inbound;
 use weir_engine::compact::{self, Lesson, MAX_RESENDS, Refused};
-use weir_engine::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow};
+use weir_engine::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow, Sent};
 use weir_store::Tenant;
 
 /// Timeout for the rest of a refusal, or a stream's first event; its caller waits as long for the
@@ -70,7 +70,8 @@ impl OverflowRetry {
         }
         if inbound.status.is_success() {
             let Attempt { upstream, job, planned, .. } = current;
-            record.sample(upstream.knowledge.learned.sampling(job, planned));
+            let configured = settings.configured(&planned.model);
+            record.sample(upstream.knowledge.learned.sampling(job, planned, configured));
             let probe = job.probe.take();
             record.probe(probe.filter(|_| whole_length(&inbound.headers) != Some(0)));
         }
@@ -203,9 +204,15 @@ async fn look_for_refusal(
         return None;
     }
     let seen = timeout(REFUSAL_DEADLINE, inbound.body.peek(most)).await.ok()?;
-    let overflow = overflow::recognise(status.as_u16(), seen)?;
+    let overflow = overflow::recognise(status.as_u16(), seen, Some(sent(planned)))?;
     let body = Bytes::copy_from_slice(seen);
     Some(Refusal { overflow, status, body, is_suspicion: false })
+}
+
+/// Sizes of a request that a refusal may repeat.
+fn sent(planned: &Planned) -> Sent {
+    let output_tokens = planned.max_output_tokens.unwrap_or(0);
+    Sent { prompt_tokens: planned.sent_tokens, output_tokens }
 }
 
 /// Whether an empty answer may be a refusal, as with some local servers: for an unknown model, and
@@ -225,7 +232,7 @@ async fn refusal_within(inbound: &mut Inbound, planned: &Planned) -> Option<Refu
     }
     let event = inbound.body.peek_until(MAX_REFUSAL_BYTES, overflow::has_event);
     let seen = timeout(REFUSAL_DEADLINE, event).await.ok()?;
-    let (overflow, said) = overflow::recognise_event(seen)?;
+    let (overflow, said) = overflow::recognise_event(seen, Some(sent(planned)))?;
     Some(Refusal { overflow, status: inbound.status, body: said.into(), is_suspicion: false })
 }
 

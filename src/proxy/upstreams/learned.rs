@@ -18,7 +18,7 @@ use weir_engine::compact::{self, Configured, LearnedLimits, Measure};
 use weir_engine::plan::extra_tokens;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding, REPLY_PRIMING};
-use weir_engine::wire::Protocol;
+use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
 use weir_store::{Kind, Store, StoreError, now_ms};
 
@@ -214,7 +214,12 @@ impl Learned {
     }
 
     /// Prepares the comparison with a request's answer; `None` if nothing can be learned from it.
-    pub fn sampling(self: &Arc<Self>, job: &Job, planned: &Planned) -> Option<Sampling> {
+    pub fn sampling(
+        self: &Arc<Self>,
+        job: &Job,
+        planned: &Planned,
+        configured: Configured,
+    ) -> Option<Sampling> {
         let is_worth_it = self.options.calibrate
             && planned.is_calibrated
             && planned.action != "fault"
@@ -229,14 +234,11 @@ impl Learned {
             }
             _ => None,
         };
-        let body = planned.body.as_ref().unwrap_or(&job.body);
-        let is_compared = at.is_none() || self.compares(account, &planned.model);
-        let counted = match is_compared.then(|| self.kept(body)).flatten() {
-            Some(kept) => Known::Body(kept.0, kept.1, at),
-            None => Known::Count(at?),
-        };
+        let (body, kept) = self.kept(planned.body.as_ref().unwrap_or(&job.body))?;
         let (model, protocol) = (planned.model.clone(), job.protocol);
-        Some(Sampling { learned: Arc::clone(self), account, model, protocol, counted })
+        let learned = Arc::clone(self);
+        let counted = at;
+        Some(Sampling { learned, account, model, protocol, body, kept, counted, configured })
     }
 
     /// Whether it is still unknown how a model reads digits.
@@ -253,7 +255,13 @@ impl Learned {
     }
 
     /// Takes a sample, and moves the ratio if necessary.
-    fn sample(self: &Arc<Self>, account: Tenant, model: String, sample: Sample) {
+    fn sample(
+        self: &Arc<Self>,
+        account: Tenant,
+        model: String,
+        sample: Sample,
+        configured: Configured,
+    ) {
         let place = (account, model);
         let samples = self.samples.get_with(&place, Default::default);
         let (_, model) = place;
@@ -261,10 +269,17 @@ impl Learned {
         let current = self.ratios.find(account, &model);
         let version = current.map_or(0, |row| row.version);
         samples.take(sample, version);
+        if let Some(window_tokens) = samples.truncates_at() {
+            self.keep_truncation(account, &model, window_tokens, configured);
+        }
         let ratio = current.map(|row| {
             let (permille, digits) = (row.permille, row.digits());
             Ratio { permille, digits, version }
         });
+        let digits = ratio.map_or(Digits::default(), |ratio| ratio.digits);
+        if let Some(permille) = samples.unexplained(digits) {
+            warn_unexplained(&model, permille);
+        }
         let Some((permille, digits)) = samples.step(ratio) else { return };
         let version = version.saturating_add(1);
         let has_digits_in_threes = digits == Digits::InThrees;
@@ -288,6 +303,37 @@ impl Learned {
         }
     }
 
+    /// Stores the size to which the upstream truncates prompts in silence as the model's window.
+    fn keep_truncation(
+        self: &Arc<Self>,
+        account: Tenant,
+        model: &str,
+        window_tokens: u64,
+        configured: Configured,
+    ) {
+        if !self.options.heal {
+            return;
+        }
+        tracing::warn!(
+            target: "weir::learned",
+            model = shown(model),
+            window_tokens,
+            "the upstream truncates longer prompts in silence, so this size is the model's window from now on. Raise the \
+             server's own setting (Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx), then `weir models forget NAME`"
+        );
+        let limits = LearnedLimits {
+            window_tokens: Some(window_tokens),
+            is_reported: true,
+            ..LearnedLimits::default()
+        };
+        let row = LimitsRow::new(limits, configured, now_ms());
+        self.limits.remember(account, model, row);
+        let (learned, model) = (Arc::clone(self), model.to_owned());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { learned.limits.store(account, &model, row).await });
+        }
+    }
+
     /// Returns the owner of learned values.
     fn account(&self, tenant: Tenant) -> Tenant {
         if self.has_own_key { OWN_ACCOUNT } else { tenant }
@@ -300,61 +346,68 @@ pub struct Sampling {
     account: Tenant,
     model: String,
     protocol: Protocol,
-    counted: Known,
-}
-
-/// Known facts of a prompt.
-enum Known {
-    Count(Counted),
-    /// Its body to be counted, with its share of memory, and its known counts.
-    Body(Bytes, OwnedSemaphorePermit, Option<Counted>),
+    body: Bytes,
+    /// The body's share of memory.
+    kept: OwnedSemaphorePermit,
+    counted: Option<Counted>,
+    configured: Configured,
 }
 
 impl Sampling {
-    /// Records the count that the upstream reported for the prompt. If necessary, weir counts it
-    /// first on a blocking thread; while too many others are counted there, the known counts must
-    /// suffice.
+    /// Records the count that the upstream reported for the prompt, if weir can count all of it. It is read
+    /// again on a blocking thread; while too many others are, the prompt teaches nothing.
     pub fn take(self, reported: u64) {
-        let Self { learned, account, model, protocol, counted } = self;
-        let (body, kept, known) = match counted {
-            Known::Count(counted) => {
-                return learned.sample(account, model, Sample { counted, reported });
-            }
-            Known::Body(body, kept, known) => (body, kept, known),
-        };
         let (Ok(place), Ok(runtime)) = (
-            Arc::clone(&learned.counting).try_acquire_owned(),
+            Arc::clone(&self.learned.counting).try_acquire_owned(),
             tokio::runtime::Handle::try_current(),
         ) else {
-            if let Some(counted) = known {
-                learned.sample(account, model, Sample { counted, reported });
-            }
             return;
         };
         runtime.spawn_blocking(move || {
-            let _places = (place, kept);
-            let counted = || {
-                let apart = count(protocol, &body, &model, Digits::Apart)?;
-                let in_threes = count(protocol, &body, &model, Digits::InThrees)?;
-                Some(Counted::Both { apart, in_threes })
-            };
-            let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(counted));
-            let Ok(Some(counted)) = counted else { return };
-            learned.sample(account, model, Sample { counted, reported });
+            let counted = std::panic::AssertUnwindSafe(|| self.counted());
+            let Ok(Some(counted)) = std::panic::catch_unwind(counted) else { return };
+            let Self { learned, account, model, kept, configured, .. } = self;
+            drop((place, kept));
+            learned.sample(account, model, Sample { counted, reported }, configured);
         });
+    }
+
+    /// Returns weir's count; `None` if a part of the prompt cannot be counted by its text.
+    fn counted(&self) -> Option<Counted> {
+        let request = self.protocol.read(&self.body, usize::MAX).ok()?;
+        if !request.is_text() {
+            return None;
+        }
+        match self.counted {
+            Some(counted) if !self.learned.compares(self.account, &self.model) => Some(counted),
+            _ => Some(Counted::Both {
+                apart: count(&request, &self.model, Digits::Apart)?,
+                in_threes: count(&request, &self.model, Digits::InThrees)?,
+            }),
+        }
     }
 }
 
-/// Counts a body's prompt at a ratio of one.
-fn count(protocol: Protocol, body: &[u8], model: &str, digits: Digits) -> Option<u64> {
+/// Warns that a model's upstream counts what no tokenizer explains.
+fn warn_unexplained(model: &str, permille: u32) {
+    tracing::warn!(
+        target: "weir::learned",
+        model = shown(model),
+        ratio = f64::from(permille) / 1000.0,
+        "the upstream reports token counts that no tokenizer explains; weir counts on without them. Check whether it \
+         adds to prompts, or set token_ratio under [models.\"NAME\"]"
+    );
+}
+
+/// Counts a prompt at a ratio of one.
+fn count(request: &Request<'_>, model: &str, digits: Digits) -> Option<u64> {
     let measure = Measure {
         encoding: Encoding::Scaled { permille: 1000, digits },
         images: ImageRule::of_model(model),
     };
-    let request = protocol.read(body, usize::MAX).ok()?;
     let mut tokens = REPLY_PRIMING;
     for raw in &request.messages {
-        tokens += measure.fact(&protocol.read_message(raw).ok()?).tokens;
+        tokens += measure.fact(&request.protocol.read_message(raw).ok()?).tokens;
     }
     for extra in &request.extras {
         tokens += extra_tokens(measure, extra);

@@ -272,7 +272,7 @@ fn a_users_text_is_refused_rather_than_clipped() {
         assert!(said.contains(part), "{part}: {said}");
     }
     let body = serde_json::json!({"error": {"message": said, "code": "context_length_exceeded"}});
-    let read = weir_engine::wire::overflow::recognise(400, body.to_string().as_bytes());
+    let read = weir_engine::wire::overflow::recognise(400, body.to_string().as_bytes(), None);
     let read = read.expect("a weir in front of this one reads it");
     assert_eq!(read.window_tokens, Some(6000), "{read:?}");
 }

@@ -8,7 +8,7 @@ use crate::ledger::post;
 use crate::server::harness::ask;
 
 /// Each vendor, and the number of attempts until a request fits.
-const VENDORS: [(&str, usize); 16] = [
+const VENDORS: [(&str, usize); 20] = [
     ("openai", 2),
     ("anthropic", 2),
     ("gemini", 2),
@@ -25,6 +25,10 @@ const VENDORS: [(&str, usize); 16] = [
     ("lmstudio", 2),
     ("lmstudio_200", 2),
     ("xai", 2),
+    ("vllm_negative", 2),
+    ("cloudflare", 2),
+    ("siliconflow", 2),
+    ("deepinfra", 2),
 ];
 
 #[tokio::test]
@@ -48,6 +52,16 @@ async fn an_overflow_is_healed_in_each_vendors_words_streamed_or_not() {
             }
             assert_eq!(statuses(&upstream.requests()[sends..]), [200, 200], "{vendor}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_without_numbers_is_healed_whatever_its_words() {
+    for vendor in ["novita", "zai"] {
+        let upstream = upstream(vendor, 4 * WINDOW / 3).await;
+        let weir = before(&upstream, &memory(), |_| {}).await;
+        let answer = send(&weir, "a", &conversation(20, &json!({}))).await;
+        assert_eq!(answer.status(), 200, "{vendor}: {answer:?}");
     }
 }
 

@@ -79,3 +79,27 @@ async fn a_ratio_that_is_set_is_not_learned() {
         assert_eq!(off > 500, set.is_some(), "{off}");
     }
 }
+
+#[tokio::test]
+async fn prompts_that_are_not_all_text_teach_nothing() {
+    let upstream = upstream("vllm", 100_000).await;
+    let store = memory();
+    let weir = before(&upstream, &store, known(MODEL, Encoding::Estimate, 100_000)).await;
+    let image = json!({"type": "image_url", "image_url": {"url": "https://images.example/a.png"}});
+    let mut with_media = asked(6);
+    let mut with_search = asked(6);
+    with_media["messages"][1]["content"] =
+        json!([{"type": "text", "text": "What runs over the wall?"}, image]);
+    with_search["web_search_options"] = json!({});
+    for _ in 0..20 {
+        for body in [&with_media, &with_search] {
+            assert_eq!(send(&weir, "a", body).await.status(), 200);
+        }
+    }
+    assert_eq!(ratio_rows(&store, 10).await.expect("readable"), []);
+    // Text between them teaches what it does without them.
+    let permille = calibrated(&weir, &store).await;
+    assert!((500..2000).contains(&permille), "{permille}");
+    let off = off_permille(&weir, &upstream, 30).await;
+    assert!((-30..=30).contains(&off), "{off}");
+}

@@ -134,6 +134,18 @@ impl<'a> Message<'a> {
         self.calls.iter().chain(&self.inner_calls)
     }
 
+    /// Whether all that the model reads of the message is text.
+    pub fn is_text(&self) -> bool {
+        let content = match &self.content {
+            Content::Parts(parts) => parts.as_slice(),
+            Content::None | Content::Text(_) => &[],
+        };
+        let mut parts = content.iter().chain(&self.others);
+        let is_text =
+            |part: &Part<'_>| matches!(part, Part::Text(_) | Part::Thinking(_) | Part::Tools(_));
+        self.opaque_members == 0 && parts.all(is_text)
+    }
+
     /// Returns the JSON texts that [`Edit::Arguments`](super::Edit::Arguments) replaces, in order: the
     /// arguments of calls, and the outputs inside the message.
     pub fn arguments(&self) -> impl Iterator<Item = &'a str> {

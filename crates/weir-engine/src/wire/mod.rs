@@ -222,6 +222,10 @@ pub struct Request<'a> {
 const LABELS: [&str; 4] = ["metadata", "client_metadata", "prompt_cache_key", "conversation"];
 /// Maximum number of messages in [`Request::head`].
 const MAX_HEAD: usize = 16;
+/// Members by which a provider adds to the prompt: OpenAI's and OpenRouter's search, OpenRouter's plugins,
+/// Anthropic's connector and containers, Cohere's and vLLM's documents.
+const ADDING: [&str; 6] =
+    ["web_search_options", "plugins", "mcp_servers", "container", "documents", "prompt"];
 
 impl<'a> Request<'a> {
     /// Returns the JSON text of `metadata`: an object of the caller's own.
@@ -248,6 +252,28 @@ impl<'a> Request<'a> {
     /// so a conversation is known by those behind them.
     pub fn head(&self) -> usize {
         head(&self.messages)
+    }
+
+    /// Whether the whole prompt is text that stands in the body: no media, no sealed or unknown parts, no tools
+    /// of the provider's, which bring their own prompts and results, and no state that it keeps.
+    pub fn is_text(&self) -> bool {
+        let is_defined = |raw: &&str| {
+            let members = json::members(raw).unwrap_or_default();
+            let has = |wanted: &str| members.iter().any(|(name, _)| name == wanted);
+            (has("function") || has("parameters") || has("input_schema")) && !has("defer_loading")
+        };
+        let are_defined = |extra: &Extra<'_>| {
+            let tools = json::elements(extra.raw).unwrap_or_default();
+            extra.kind != ExtraKind::Tools || tools.iter().all(|raw| is_defined(raw))
+        };
+        let members = json::members(self.text).unwrap_or_default();
+        self.provider_state.is_none()
+            && !members.iter().any(|(name, _)| ADDING.contains(&name.as_ref()))
+            && self.extras.iter().all(are_defined)
+            && self
+                .messages
+                .iter()
+                .all(|raw| self.protocol.read_message(raw).is_ok_and(|message| message.is_text()))
     }
 
     /// Returns the messages in the list of messages.

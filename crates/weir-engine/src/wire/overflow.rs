@@ -1,11 +1,15 @@
 //! Recognition of upstream errors for requests that exceed the model's context. Reads the answer
 //! only; does not decide how weir reacts.
 //!
-//! A text counts as such an error only if it begins as one of `FORMS` does. Parts of the request
-//! that a provider quotes appear later and prove nothing. Each form has its source in
+//! A text counts as such an error if it begins as one of `FORMS` does, or by its meaning (`meaning`). Parts of
+//! the request that a provider quotes appear later and prove nothing. Each form has its source in
 //! `tests/golden/overflow/texts.jsonl`, next to similar texts with other meanings.
 
 use serde_json::{Map, Value};
+
+mod meaning;
+
+pub use meaning::Sent;
 
 use super::sse::Splitter;
 
@@ -47,7 +51,9 @@ impl Overflow {
 ///
 /// Never matches a 5xx, where such texts mean something else, nor a 429, after which waiting helps.
 /// Matches a 200 only if the whole answer is an error, as with some local servers.
-pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
+///
+/// `sent` is what the request had by weir's count: a wording that no form has needs a number near it.
+pub fn recognise(status: u16, body: &[u8], sent: Option<Sent>) -> Option<Overflow> {
     if !matches!(status, 200 | 400 | 413 | 422) || body.len() > MAX_REFUSAL_BYTES {
         return None;
     }
@@ -63,7 +69,7 @@ pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
         Err(_) if status == 200 => return None,
         Err(_) => said.texts.push(text.to_owned()),
     }
-    said.overflow().filter(Overflow::is_possible)
+    said.overflow(sent).filter(Overflow::is_possible)
 }
 
 /// Events of Responses that say only that work has begun; a refusal may follow them.
@@ -73,7 +79,7 @@ const FAILED: &[u8] = b"response.failed";
 
 /// Parses the first event of a stream that begins with `bytes`, if it is such an error. `None` also
 /// if the event is incomplete. Events that only say that work has begun are passed over.
-pub fn recognise_event(bytes: &[u8]) -> Option<(Overflow, String)> {
+pub fn recognise_event(bytes: &[u8], sent: Option<Sent>) -> Option<(Overflow, String)> {
     let mut first = None;
     let mut events = Splitter::new(MAX_REFUSAL_BYTES);
     events.feed(bytes, |event| {
@@ -88,8 +94,9 @@ pub fn recognise_event(bytes: &[u8]) -> Option<(Overflow, String)> {
         data = serde_json::to_vec(&serde_json::json!({ "error": error })).ok()?;
     }
     let is_named_error = name == b"error" || name == FAILED;
-    let overflow = recognise(200, &data)
-        .or_else(|| recognise(400, &data).filter(|_| is_named_error && !has_other_status(&data)))?;
+    let overflow = recognise(200, &data, sent).or_else(|| {
+        recognise(400, &data, sent).filter(|_| is_named_error && !has_other_status(&data))
+    })?;
     Some((overflow, String::from_utf8(data).ok()?))
 }
 
@@ -191,20 +198,24 @@ impl Said {
         }
     }
 
-    fn overflow(&self) -> Option<Overflow> {
+    fn overflow(&self, sent: Option<Sent>) -> Option<Overflow> {
         if self.is_rate {
             return None;
         }
         let read = |text: &String| FORMS.iter().find_map(|form| Some((form, form.read(text)?)));
         let told =
             self.texts.iter().filter_map(read).max_by_key(|(_, told)| told.limit().is_some());
+        let by_meaning = |sent: Sent| self.texts.iter().find_map(|text| meaning::read(text, sent));
         let by_text = match told {
             Some((form, told)) => told.overflow(form)?,
-            None if self.is_named => Overflow {
-                with_output: self.texts.iter().any(|text| text.contains("completion")),
-                ..Overflow::default()
+            None => match sent.and_then(by_meaning) {
+                Some(overflow) => overflow,
+                None if self.is_named => Overflow {
+                    with_output: self.texts.iter().any(|text| text.contains("completion")),
+                    ..Overflow::default()
+                },
+                None => return None,
             },
-            None => return None,
         };
         let Some(window_tokens) = self.window_tokens.filter(|_| self.is_named) else {
             return Some(by_text);
@@ -545,7 +556,12 @@ mod tests {
     fn each_vendors_words_are_read_and_what_looks_alike_is_not() {
         let rows = rows();
         for row in &rows {
-            assert_eq!(recognise(row.status, row.body.as_bytes()), row.told, "{}", row.vendor);
+            assert_eq!(
+                recognise(row.status, row.body.as_bytes(), None),
+                row.told,
+                "{}",
+                row.vendor
+            );
         }
         let refusals = rows.iter().filter(|row| row.told.is_some()).count();
         assert!(refusals >= 45 && rows.len() - refusals >= 25, "{refusals} of {}", rows.len());
@@ -559,13 +575,13 @@ mod tests {
                  tokens (8 in the messages, {output} in the completion)."
             );
             let body = serde_json::json!({"error": {"message": said}}).to_string();
-            let overflow = recognise(400, body.as_bytes()).expect("a refusal");
+            let overflow = recognise(400, body.as_bytes(), None).expect("a refusal");
             let read = (overflow.window_tokens, overflow.input_tokens, overflow.with_output);
             assert_eq!(read, (Some(4096), Some(8), true), "{output}");
         }
         let said = "This model's maximum context length is 99999999999 tokens.";
         let body = serde_json::json!({"error": {"message": said}}).to_string();
-        assert_eq!(recognise(400, body.as_bytes()), None);
+        assert_eq!(recognise(400, body.as_bytes(), None), None);
     }
 
     #[test]
@@ -579,19 +595,24 @@ mod tests {
              \"Your input exceeds the context window of this model.\"}}}}}}\n\n"
         );
         assert!(has_event(failed.as_bytes()));
-        let (overflow, said) = recognise_event(failed.as_bytes()).expect("a refusal");
+        let (overflow, said) = recognise_event(failed.as_bytes(), None).expect("a refusal");
         assert!(!overflow.is_numbered() && said.contains("context_length_exceeded"));
         let other = failed
             .replace("context_length_exceeded", "server_error")
             .replace("Your input exceeds the context window of this model.", "An error occurred.");
-        assert_eq!(recognise_event(other.as_bytes()), None);
+        assert_eq!(recognise_event(other.as_bytes(), None), None);
     }
 
     #[test]
     fn no_other_status_and_no_other_place_makes_a_refusal() {
         for row in rows().iter().filter(|row| row.told.is_some()) {
             for status in [201, 401, 403, 404, 408, 409, 429, 500, 502, 503, 529] {
-                assert_eq!(recognise(status, row.body.as_bytes()), None, "{} {status}", row.vendor);
+                assert_eq!(
+                    recognise(status, row.body.as_bytes(), None),
+                    None,
+                    "{} {status}",
+                    row.vendor
+                );
             }
             let Ok(text) = serde_json::to_string(&row.body) else { panic!("a text is JSON") };
             for echo in [
@@ -602,7 +623,7 @@ mod tests {
                 format!(r#"{{"error":{{"message":"Bad request","input":{text}}}}}"#),
                 format!(r#"{{"choices":[{{"message":{{"content":{text}}}}}],"error":null}}"#),
             ] {
-                assert_eq!(recognise(400, echo.as_bytes()), None, "{} {echo}", row.vendor);
+                assert_eq!(recognise(400, echo.as_bytes(), None), None, "{} {echo}", row.vendor);
             }
         }
     }
@@ -613,7 +634,8 @@ mod tests {
             let event = format!(": waiting\n\ndata: {}\n\n", row.body);
             let named = format!("event: error\r\ndata: {}\r\n\r\n", row.body);
             let later = format!("data: {{\"choices\":[{{\"delta\":{{}}}}]}}\n\n{event}");
-            let read = |stream: &str| recognise_event(stream.as_bytes()).map(|(told, _)| told);
+            let read =
+                |stream: &str| recognise_event(stream.as_bytes(), None).map(|(told, _)| told);
             if row.status == 200 {
                 assert_eq!(read(&event), row.told, "{}", row.vendor);
             } else if row.told.is_some() {
@@ -626,8 +648,8 @@ mod tests {
                 has_event(event.as_bytes()) && !has_event(&event.as_bytes()[..event.len() - 1])
             );
         }
-        assert_eq!(recognise_event(b""), None);
-        assert_eq!(recognise_event(b"data: [DONE]\n\n"), None);
+        assert_eq!(recognise_event(b"", None), None);
+        assert_eq!(recognise_event(b"data: [DONE]\n\n", None), None);
     }
 
     #[test]
@@ -635,16 +657,16 @@ mod tests {
         for row in rows() {
             for end in (0..row.body.len()).filter(|end| row.body.is_char_boundary(*end)) {
                 // Any result comes from the front part only.
-                let _ = recognise(row.status, &row.body.as_bytes()[..end]);
+                let _ = recognise(row.status, &row.body.as_bytes()[..end], None);
             }
         }
         let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
-        assert_eq!(recognise(400, deep.as_bytes()), None);
+        assert_eq!(recognise(400, deep.as_bytes(), None), None);
         let said = "prompt is too long: 9 tokens > 8 maximum";
         let long =
             format!(r#"{{"error":{{"message":"{said}{}"}}}}"#, "x".repeat(MAX_REFUSAL_BYTES));
-        assert_eq!(recognise(400, long.as_bytes()), None);
+        assert_eq!(recognise(400, long.as_bytes(), None), None);
         let absurd = "prompt is too long: 99999999999999999999999 tokens > 8 maximum";
-        assert_eq!(recognise(400, absurd.as_bytes()), None);
+        assert_eq!(recognise(400, absurd.as_bytes(), None), None);
     }
 }

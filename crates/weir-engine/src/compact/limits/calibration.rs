@@ -1,7 +1,8 @@
 //! Ratio between a model's own token count and weir's count, for models with an unknown tokenizer.
 //! It is learned from reported usage and moves in few large steps, since each step may cost each
-//! live conversation a compaction. Independent of where samples come from and where the ratio is
-//! stored.
+//! live conversation a compaction. What all prompts have in addition, such as a gateway's hidden prompt, is no part
+//! of it: the ratio is that of the growth between prompts. Independent of where samples come from and where the
+//! ratio is stored.
 
 use std::collections::VecDeque;
 
@@ -10,13 +11,19 @@ use crate::tokens::Digits;
 /// Minimum number of samples for a ratio.
 pub const MIN_SAMPLES: usize = 5;
 /// Number of most recent samples that count.
-const MAX_SAMPLES: usize = 64;
-/// Plausible ratios. Outside of this range the upstream counted something else, or left something
-/// out.
-const BELIEVED_PERMILLE: std::ops::RangeInclusive<u64> = 500..=4000;
-/// Percentage of samples at or below the ratio.
-const QUANTILE_PERCENT: usize = 90;
-/// Margin added to that quantile.
+const MAX_SAMPLES: usize = 32;
+/// Ratios of a sample that are no mistake. A constant part makes that of a small prompt large.
+const BELIEVED_PERMILLE: std::ops::RangeInclusive<u64> = 250..=16_000;
+/// Ratios that tokenizers explain. Outside of this range the upstream counts something else, and the ratio is not
+/// applied.
+const OF_TOKENIZERS_PERMILLE: std::ops::RangeInclusive<u32> = 500..=2000;
+/// Minimum growth from one prompt to another for a ratio between them, in thousandths of the smaller.
+const MIN_GROWTH_PERMILLE: u128 = 500;
+/// Percentage of samples below the upper end of their spread.
+const SPREAD_PERCENT: usize = 90;
+/// Number of prompts that show that the upstream truncates.
+const MIN_TRUNCATED: usize = 3;
+/// Margin added to the ratio.
 const MARGIN_PERMILLE: u32 = 10;
 /// Minimum deviation before the ratio moves.
 const STEP_PERMILLE: u32 = 50;
@@ -59,16 +66,55 @@ pub enum Counted {
     Both { apart: u64, in_threes: u64 },
 }
 
-/// Samples of one model: its tokens per thousand of weir's, as answers reported them.
+/// Sizes of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Point {
+    /// weir's count at a ratio of one.
+    counted: u64,
+    reported: u64,
+}
+
+/// Samples of one model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Samples {
-    apart: VecDeque<u32>,
-    in_threes: VecDeque<u32>,
+    apart: VecDeque<Point>,
+    in_threes: VecDeque<Point>,
     /// Number of prompts counted with both rules.
     compared: usize,
     /// Version of the ratio at the last sample, and number of samples since it has that version.
     version: u32,
     since: usize,
+    /// Whether a ratio that tokenizers do not explain was reported.
+    is_warned: bool,
+    largest: Largest,
+}
+
+/// Largest prompt that was reported, to see whether the upstream truncates larger ones in silence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Largest {
+    reported: u64,
+    /// weir's count of the smallest prompt with about as many reported tokens.
+    counted: u64,
+    /// Number of prompts of twice that size and more since, of which no more was reported.
+    truncated: usize,
+}
+
+impl Largest {
+    /// Compares another prompt, and returns whether it was truncated as far as is known.
+    fn take(&mut self, counted: u64, reported: u64) -> bool {
+        let (known, part) = (u128::from(self.reported), u128::from(reported));
+        if part * 8 > known * 9 {
+            *self = Self { reported, counted, truncated: 0 };
+            return false;
+        }
+        if part * 8 >= known * 7 {
+            self.reported = self.reported.max(reported);
+            self.counted = self.counted.min(counted);
+        }
+        let is_truncated = counted >= self.counted.saturating_mul(2);
+        self.truncated = self.truncated.saturating_add(usize::from(is_truncated));
+        is_truncated
+    }
 }
 
 impl Samples {
@@ -81,14 +127,23 @@ impl Samples {
     /// Adds a sample. `version` counts all moves of the ratio so far, including those of other
     /// processes.
     pub fn take(&mut self, sample: Sample, version: u32) {
+        let counted = match sample.counted {
+            Counted::At { permille, tokens, .. } => {
+                tokens.saturating_mul(1000) / u64::from(permille.max(1))
+            }
+            Counted::Both { apart, .. } => apart,
+        };
+        if self.largest.take(counted, sample.reported) {
+            return;
+        }
         let taken = match sample.counted {
             Counted::At { permille, digits, tokens } => {
-                let ratio = believed(permille, tokens, sample.reported);
-                ratio.map(|ratio| push(self.of_mut(digits), ratio))
+                let point = Point::new(permille, tokens, sample.reported);
+                point.map(|point| push(self.of_mut(digits), point))
             }
             Counted::Both { apart, in_threes } => {
-                let ratio = |tokens| believed(1000, tokens, sample.reported);
-                ratio(apart).zip(ratio(in_threes)).map(|(apart, in_threes)| {
+                let point = |tokens| Point::new(1000, tokens, sample.reported);
+                point(apart).zip(point(in_threes)).map(|(apart, in_threes)| {
                     push(&mut self.apart, apart);
                     push(&mut self.in_threes, in_threes);
                     self.compared += 1;
@@ -102,6 +157,14 @@ impl Samples {
             (self.version, self.since) = (version, 0);
         }
         self.since = self.since.saturating_add(1);
+    }
+
+    /// Returns the size to which the upstream truncates larger prompts in silence, once, when it is seen:
+    /// reported prompts stop growing while those sent grow.
+    pub fn truncates_at(&mut self) -> Option<u64> {
+        let is_seen = self.largest.truncated == MIN_TRUNCATED;
+        self.largest.truncated += usize::from(is_seen);
+        is_seen.then_some(self.largest.reported)
     }
 
     /// Returns the ratio and digit rule to move to from `current`; `None` if it stays.
@@ -136,29 +199,56 @@ impl Samples {
 
     /// Returns the spread of the ratios: the ninth decile relative to the first.
     fn spread(&self, digits: Digits) -> Option<u32> {
-        let sorted = self.sorted(digits);
-        let low = sorted.get((sorted.len().checked_sub(1)? * (100 - QUANTILE_PERCENT)) / 100)?;
-        Some(upper(&sorted)? * 1000 / low.max(&1) - 1000)
+        let mut sorted: Vec<u32> = self.of(digits).iter().filter_map(Point::permille).collect();
+        sorted.sort_unstable();
+        let last = sorted.len().checked_sub(1)?;
+        let low = sorted.get(last * (100 - SPREAD_PERCENT) / 100)?;
+        let high = sorted.get((last * SPREAD_PERCENT).div_ceil(100))?;
+        Some(high * 1000 / low.max(&1) - 1000)
     }
 
-    /// Returns the ratio that the samples support.
+    /// Returns the ratio that the samples support, if tokenizers explain it.
     fn wanted(&self, digits: Digits) -> Option<u32> {
-        let sorted = self.sorted(digits);
-        let upper = upper(&sorted).filter(|_| sorted.len() >= MIN_SAMPLES)?;
-        Some(upper + (upper * MARGIN_PERMILLE).div_ceil(1000))
+        let ratio = self.measured(digits)?;
+        OF_TOKENIZERS_PERMILLE
+            .contains(&ratio)
+            .then(|| ratio + (ratio * MARGIN_PERMILLE).div_ceil(1000))
     }
 
-    fn sorted(&self, digits: Digits) -> Vec<u32> {
-        let last = match digits {
+    /// Returns the ratio of the samples if tokenizers do not explain it, once while it is full of them.
+    pub fn unexplained(&mut self, digits: Digits) -> Option<u32> {
+        let ratio = self.measured(digits)?;
+        let is_unexplained = !OF_TOKENIZERS_PERMILLE.contains(&ratio);
+        let is_new = is_unexplained && !self.is_warned;
+        self.is_warned = is_unexplained;
+        is_new.then_some(ratio)
+    }
+
+    /// Returns the middle of the ratios of growth between prompts of different sizes, or of the prompts
+    /// themselves if few differ.
+    fn measured(&self, digits: Digits) -> Option<u32> {
+        let points = self.of(digits);
+        if points.len() < MIN_SAMPLES {
+            return None;
+        }
+        let pairs = points.iter().enumerate();
+        let pairs =
+            pairs.flat_map(|(at, one)| points.iter().skip(at + 1).map(move |own| (one, own)));
+        let growths: Vec<u32> = pairs.filter_map(|(one, other)| one.growth(other)).collect();
+        if growths.len() >= points.len() {
+            return middle(growths);
+        }
+        middle(points.iter().filter_map(Point::permille).collect())
+    }
+
+    fn of(&self, digits: Digits) -> &VecDeque<Point> {
+        match digits {
             Digits::Apart => &self.apart,
             Digits::InThrees => &self.in_threes,
-        };
-        let mut sorted: Vec<u32> = last.iter().copied().collect();
-        sorted.sort_unstable();
-        sorted
+        }
     }
 
-    fn of_mut(&mut self, digits: Digits) -> &mut VecDeque<u32> {
+    fn of_mut(&mut self, digits: Digits) -> &mut VecDeque<Point> {
         match digits {
             Digits::Apart => &mut self.apart,
             Digits::InThrees => &mut self.in_threes,
@@ -166,24 +256,46 @@ impl Samples {
     }
 }
 
-/// Returns the ninth decile.
-fn upper(sorted: &[u32]) -> Option<u32> {
-    let at = (sorted.len().checked_sub(1)? * QUANTILE_PERCENT).div_ceil(100);
-    sorted.get(at).copied()
+impl Point {
+    /// Creates the sizes of a prompt counted as `counted` at a ratio of `permille`, if they are plausible.
+    fn new(permille: u32, counted: u64, reported: u64) -> Option<Self> {
+        let counted = (u128::from(counted) * 1000).checked_div(u128::from(permille))?;
+        let point = Self { counted: u64::try_from(counted).ok()?, reported };
+        let permille = u64::from(point.permille()?);
+        BELIEVED_PERMILLE.contains(&permille).then_some(point)
+    }
+
+    fn permille(&self) -> Option<u32> {
+        ratio(u128::from(self.counted), u128::from(self.reported))
+    }
+
+    /// Returns the ratio of the growth from one prompt to the other, if one is much larger.
+    fn growth(&self, other: &Self) -> Option<u32> {
+        let (small, large) =
+            if self.counted < other.counted { (self, other) } else { (other, self) };
+        let grown = u128::from(large.counted - small.counted);
+        let is_much = grown * 1000 >= u128::from(small.counted) * MIN_GROWTH_PERMILLE;
+        let reported = u128::from(large.reported.saturating_sub(small.reported));
+        ratio(grown, reported).filter(|_| is_much)
+    }
 }
 
-/// Returns the ratio of a prompt counted as `counted` at a ratio of `permille`, if it is plausible.
-fn believed(permille: u32, counted: u64, reported: u64) -> Option<u32> {
-    let ratio = (u128::from(permille) * u128::from(reported)).checked_div(u128::from(counted))?;
-    let ratio = u64::try_from(ratio).ok().filter(|ratio| BELIEVED_PERMILLE.contains(ratio))?;
-    u32::try_from(ratio).ok()
+/// Returns `reported` in thousandths of `counted`.
+fn ratio(counted: u128, reported: u128) -> Option<u32> {
+    u32::try_from((reported * 1000).checked_div(counted)?).ok()
 }
 
-fn push(last: &mut VecDeque<u32>, ratio: u32) {
+/// Returns the middle of some ratios.
+fn middle(mut ratios: Vec<u32>) -> Option<u32> {
+    let at = ratios.len() / 2;
+    (at < ratios.len()).then(|| *ratios.select_nth_unstable(at).1)
+}
+
+fn push(last: &mut VecDeque<Point>, point: Point) {
     if last.len() == MAX_SAMPLES {
         last.pop_front();
     }
-    last.push_back(ratio);
+    last.push_back(point);
 }
 
 #[cfg(test)]
@@ -209,13 +321,72 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_needs_some_samples_and_lies_above_most() {
+    fn a_ratio_needs_some_samples_and_is_the_middle() {
         assert_eq!(samples(&[1100; 4]).step(None), None);
         assert_eq!(samples(&[1100; 5]).step(None), apart(1111));
-        let mut mixed = vec![1000; 60];
-        mixed.extend([3000; 4]);
+        let mut mixed = vec![1000; 17];
+        mixed.extend([3000; 15]);
         assert_eq!(samples(&mixed).step(None), apart(1010));
-        assert_eq!(samples(&[1000, 1020, 1040, 1060, 1080]).step(None), apart(1091));
+        assert_eq!(samples(&[1000, 1020, 1040, 1060, 1080]).step(None), apart(1051));
+    }
+
+    #[test]
+    fn a_constant_part_is_no_factor() {
+        let mut samples = Samples::default();
+        for number in 0..20_u64 {
+            let counted = 2000 + number * 700;
+            let noise = number * 37 % 9 * counted / 400;
+            samples.take(sample(1000, counted, 9000 + counted * 11 / 10 + noise), 0);
+        }
+        let (learned, _) = samples.step(None).expect("a ratio");
+        assert!((1067..=1133).contains(&learned), "{learned}");
+    }
+
+    #[test]
+    fn an_upstream_that_truncates_in_silence_is_seen() {
+        let mut samples = Samples::default();
+        let mut seen = Vec::new();
+        for number in 1..30_u64 {
+            let counted = number * 600;
+            // Whole messages go, so the rest differs slightly.
+            samples.take(sample(1000, counted, counted.min(4096 - number % 5 * 50)), 0);
+            seen.extend(samples.truncates_at());
+        }
+        assert!(seen.first().is_some_and(|tokens| (3800..=4096).contains(tokens)), "{seen:?}");
+        assert!(samples.step(None).is_some_and(|(ratio, _)| (900..=1050).contains(&ratio)));
+        let mut whole = Samples::default();
+        for number in 1..30_u64 {
+            whole.take(sample(1000, number * 600, number * 640), 0);
+            whole.take(sample(1000, 500, 530), 0);
+            assert_eq!(whole.truncates_at(), None);
+        }
+    }
+
+    #[test]
+    fn what_tokenizers_do_not_explain_is_warned_of_once_and_not_applied() {
+        let mut samples = samples(&[3000; 8]);
+        assert_eq!(samples.step(None), None);
+        assert_eq!(samples.step(at(1100)), None);
+        assert_eq!(samples.unexplained(Digits::Apart), Some(3000));
+        assert_eq!(samples.unexplained(Digits::Apart), None);
+    }
+
+    #[test]
+    fn another_tokenizer_is_learned_within_a_few_requests() {
+        let mut samples = Samples::default();
+        let prompt = |number: u64, permille: u64| {
+            let counted = 1000 + number * 977 % 30_000;
+            sample(1000, counted, counted * permille / 1000)
+        };
+        (0..100).for_each(|number| samples.take(prompt(number, 1000), 0));
+        let learned = |samples: &Samples| {
+            samples.step(at(1010)).is_some_and(|(own, _)| (1270..=1330).contains(&own))
+        };
+        let needed = (0..100).position(|number| {
+            samples.take(prompt(number, 1300), 0);
+            learned(&samples)
+        });
+        assert!(needed.is_some_and(|needed| needed <= 24), "{needed:?}");
     }
 
     #[test]
@@ -233,13 +404,14 @@ mod tests {
         for (counted, reported) in [(0, 9), (1000, 1), (1000, 9_000_000), (u64::MAX, 1)] {
             samples.take(sample(1200, counted, reported), 0);
         }
-        assert_eq!(samples, Samples::default());
+        assert!(samples.apart.is_empty());
+        let mut samples = Samples::default();
         samples.take(sample(1200, 1200, 1100), 0);
-        assert_eq!(samples.apart, [1100]);
+        assert_eq!(samples.apart, [Point { counted: 1000, reported: 1100 }]);
         for _ in 0..100 {
             samples.take(sample(1000, 100, 100), 0);
         }
-        assert_eq!(samples.apart, [1000; MAX_SAMPLES]);
+        assert_eq!(samples.apart, [Point { counted: 100, reported: 100 }; MAX_SAMPLES]);
     }
 
     #[test]
