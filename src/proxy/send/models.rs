@@ -129,6 +129,7 @@ fn merged(
             leads_there && caller.check_model(&entry.id, &settings.config.routes).is_ok();
         let is_new = is_wanted && seen.insert(entry.id.clone().into_owned());
         is_new.then(|| {
+            learn_window(settings, entry, caller);
             models::completed(entry.raw, &figures(settings, &entry.id, caller)).into_owned()
         })
     };
@@ -189,6 +190,18 @@ pub async fn one(
     inbound.headers.insert(CONTENT_LENGTH, text.len().into());
     inbound.body = AnswerBody::whole(text);
     inbound
+}
+
+/// Learns the window that a server states for a model that nobody configured.
+fn learn_window(settings: &Settings, entry: &Entry<'_>, caller: &Caller) {
+    let route = settings.planner.routes().find(&entry.id);
+    let model = route.sent(&entry.id);
+    let is_known = !matches!(settings.config.models.find(model).known, Known::Unknown);
+    let Some(window_tokens) = models::stated_window_tokens(entry.raw).filter(|_| !is_known) else {
+        return;
+    };
+    let configured = settings.configured(model);
+    route.knowledge.learned.keep_stated(caller.tenant, model, window_tokens, configured);
 }
 
 /// Returns the limits of the model behind `asked` for this caller, if they are more than a

@@ -321,6 +321,30 @@ impl Learned {
             "the upstream truncates longer prompts in silence, so this size is the model's window from now on. Raise the \
              server's own setting (Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx), then `weir models forget NAME`"
         );
+        self.keep_window(account, model, window_tokens, configured);
+    }
+
+    /// Stores the window that the server states for a model, unless more is known from refusals.
+    pub fn keep_stated(
+        self: &Arc<Self>,
+        tenant: Tenant,
+        model: &str,
+        window_tokens: u64,
+        configured: Configured,
+    ) {
+        let is_plausible = window_tokens >= compact::learned::MIN_LIMIT_TOKENS;
+        if is_plausible && self.options.heal && self.row(tenant, model, configured).is_none() {
+            self.keep_window(self.account(tenant), model, window_tokens, configured);
+        }
+    }
+
+    fn keep_window(
+        self: &Arc<Self>,
+        account: Tenant,
+        model: &str,
+        window_tokens: u64,
+        configured: Configured,
+    ) {
         let limits = LearnedLimits {
             window_tokens: Some(window_tokens),
             is_reported: true,

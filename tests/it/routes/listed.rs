@@ -42,6 +42,26 @@ async fn one_upstreams_list_is_told_what_it_lacks_and_keeps_its_bytes() {
     list(&weir).await.assert_error(502, "upstream_closed");
 }
 
+#[tokio::test]
+async fn a_window_that_a_server_states_is_used_for_a_model_that_nobody_configured() {
+    let (a, store) = (Up::start("a").await, memory());
+    let weir = weir(&store, "[upstream]\nurl = \"{a}\"", &[("a", a.url())]).await;
+    for (entry, window) in [
+        (r#"{"id":"local-a","max_model_len":2048}"#, 2048),
+        (r#"{"id":"local-b","loaded_context_length":4096,"max_context_length":131072}"#, 4096),
+        (r#"{"id":"local-c","meta":{"n_ctx":8192}}"#, 8192),
+    ] {
+        a.then([plain(&format!(r#"{{"data":[{entry}]}}"#))]);
+        assert_eq!(list(&weir).await.status(), 200);
+        // An entry without a window shows the one that weir uses.
+        let id = &entry[..entry.find(',').expect("a member")];
+        a.then([plain(&format!(r#"{{"data":[{id}}}]}}"#))]);
+        let answer = list(&weir).await;
+        let told: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        assert_eq!(told["data"][0]["context_window"], window, "{entry}");
+    }
+}
+
 const THREE: &str = r#"
     [upstream]
     url = "{a}"

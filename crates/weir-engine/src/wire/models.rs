@@ -106,6 +106,23 @@ pub fn completed_body(body: &[u8], figures: &Figures) -> Option<String> {
     Some(format!("{}{entry}{}", &text[..start], &text[start + raw.len()..]))
 }
 
+/// Returns the window that a server states for a model: in LM Studio the loaded one first, which may be smaller
+/// than the model's, in llama.cpp that of its context.
+pub fn stated_window_tokens(raw: &str) -> Option<u64> {
+    let number = |raw: &str, name: &str| {
+        let members = json::members(raw)?;
+        let (_, value) = members.iter().find(|(own, _)| own == name)?;
+        value.parse().ok()
+    };
+    let of_meta = || {
+        let members = json::members(raw)?;
+        let (_, meta) = members.iter().find(|(own, _)| own == "meta")?;
+        number(meta, "n_ctx")
+    };
+    let names = ["loaded_context_length"].into_iter().chain(WINDOW_NAMES);
+    names.filter_map(|name| number(raw, name)).next().or_else(of_meta).filter(|own| *own > 0)
+}
+
 /// Creates an entry for a model that no list has.
 pub fn entry(id: &str) -> String {
     let mut raw = String::from("{\"id\":\"");
@@ -141,6 +158,21 @@ mod tests {
             assert_eq!(completed(raw, &FIGURES), expected);
         }
         assert_eq!(completed(r#"{"id":"a"}"#, &Figures::default()), r#"{"id":"a"}"#);
+    }
+
+    #[test]
+    fn a_window_is_read_from_each_servers_entry() {
+        for (raw, expected) in [
+            (r#"{"id":"a","max_model_len":8192}"#, Some(8192)),
+            (r#"{"id":"a","context_length":9000}"#, Some(9000)),
+            (r#"{"max_context_length":131072,"loaded_context_length":4096}"#, Some(4096)),
+            (r#"{"id":"a","meta":{"n_ctx_train":131072,"n_ctx":2048}}"#, Some(2048)),
+            (r#"{"id":"a","max_model_len":null}"#, None),
+            (r#"{"id":"a","max_model_len":0}"#, None),
+            (r#"{"id":"a"}"#, None),
+        ] {
+            assert_eq!(stated_window_tokens(raw), expected, "{raw}");
+        }
     }
 
     #[test]

@@ -11,12 +11,12 @@ pub struct Sent {
     pub output_tokens: u64,
 }
 
-/// Words for what the model reads.
+/// Words for what the model reads. The first may also be of its answer.
 const PROMPT: [&str; 15] = [
+    "token",
     "prompt",
     "input",
     "context",
-    "token",
     "message",
     "conversation",
     "sequence",
@@ -120,7 +120,8 @@ pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
     // vLLM takes the prompt from the window, and finds less than nothing left for the output.
     if let Some(missing) = numbers.iter().find(|number| number.is_negative) {
         let window_tokens = sent.prompt_tokens.checked_sub(missing.tokens)?;
-        let is_meant = names_output && window_tokens >= MIN_LIMIT_TOKENS;
+        // A caller's own -1 is no such difference.
+        let is_meant = names_output && missing.tokens > 1 && window_tokens >= MIN_LIMIT_TOKENS;
         return is_meant
             .then(|| Overflow { window_tokens: Some(window_tokens), ..Overflow::default() });
     }
@@ -132,6 +133,11 @@ pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
             text.len() <= MAX_UNNUMBERED_BYTES && !names_output && !text.contains(['"', '`', '{']);
         let is_of_model = has(&text, &["prompt", "context", "token", "input", "输入", "上下文"]);
         return (is_short && is_of_model && has(&text, &TOO_LONG)).then(Overflow::default);
+    }
+    // A limit of the output alone is not the prompt's.
+    let is_of_output = names_output || has(&text, &["output tokens", "completion tokens"]);
+    if is_of_output && !has(&text, &PROMPT[1..]) {
+        return None;
     }
     let with_output = names_output || has(&text, &["output", "completion", "generat"]);
     numbered(&text, &numbers, sent, with_output)
@@ -270,7 +276,10 @@ mod tests {
         let sent = Sent { prompt_tokens: 13_500, output_tokens: 500 };
         for text in [
             "max_tokens is too large: 100000. This model supports at most 4096 completion tokens",
+            "max_tokens is too large: 14000. This model supports at most 8192 completion tokens",
+            "max_tokens: 14000 > 8192, which is the maximum allowed number of output tokens",
             "max_tokens must be at least 1, got 0",
+            "max_tokens must be at least 1, got -1",
             "Rate limit reached: Limit 6000 tokens per minute, requested 14000",
             "Request too large on tokens per min (TPM): Limit 6000, Requested 14000",
             "image exceeds 5 MB maximum: 5316852 bytes > 5242880 bytes",
