@@ -156,12 +156,15 @@ fn numbered(text: &str, numbers: &[Number], sent: Sent, with_output: bool) -> Op
     for (place, number) in numbers.iter().enumerate() {
         let next = numbers.get(place + 1).map_or(text.len(), |next| next.start);
         let names = |words: &str| LIMIT_NAMES.iter().any(|word| words.contains(word));
-        let follows = text[number.end..next].split(['.', ',', ';']).next().unwrap_or_default();
-        is_limit.push(names(&text[before..number.start]) || names(follows));
+        let follows = text[number.end..next].split_whitespace().take(3);
+        let follows = follows.collect::<Vec<_>>().join(" ");
+        is_limit.push(names(&text[before..number.start]) || names(&follows));
         before = number.end;
     }
     let size = numbers.iter().filter(is_size).map(|number| number.tokens).max()?;
-    let below = |number: &&Number| (MIN_LIMIT_TOKENS..size).contains(&number.tokens);
+    let below = |number: &&Number| {
+        (MIN_LIMIT_TOKENS..size).contains(&number.tokens) && number.tokens != sent.output_tokens
+    };
     let named = numbers.iter().zip(&is_limit).filter(|(number, named)| **named && below(number));
     let limit = named.map(|(number, _)| number.tokens).min();
     let limit = limit.or_else(|| numbers.iter().filter(below).map(|number| number.tokens).max())?;
