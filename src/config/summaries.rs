@@ -26,6 +26,10 @@ pub struct Summaries {
     pub provider_key: Option<Secret>,
     /// Maximum length of one summary.
     pub summary_tokens: u64,
+    /// Room for reasoning in addition to the summary.
+    pub reasoning_tokens: u64,
+    /// Effort of reasoning; empty for the model's default.
+    pub reasoning_effort: String,
     /// Share of the growth up to the next compaction after which its summary is prefetched.
     pub prefetch_permille: u32,
     /// Time limit of one model call.
@@ -94,6 +98,8 @@ pub(super) fn read(reader: &mut Reader) -> Summaries {
         api_key_file: keys.text("api_key_file", super::auth::file),
         provider_key: None,
         summary_tokens: keys.get("summary_tokens"),
+        reasoning_tokens: keys.get("reasoning_tokens"),
+        reasoning_effort: keys.text("reasoning_effort", |text| Ok(text.trim().to_owned())),
         prefetch_permille: keys.get("prefetch"),
         timeout_ms: keys.get("timeout_ms"),
         wait_ms: keys.get("wait_ms"),

@@ -54,6 +54,7 @@ async fn weir(
         config.summaries.model = "gpt-4o-mini".to_owned();
         config.summaries.url = url;
         config.summaries.summary_tokens = 100;
+        config.summaries.reasoning_tokens = 0;
         change(config);
     })
     .await

@@ -250,6 +250,11 @@ pub(in crate::config) const SUMMARIES: Section = Section {
         /// Maximum length of a summary. Fewer tokens are requested if the summary block has less
         /// room, and none if the room is too small.
         summary_tokens = 800, Whole(64, 16_384), NextRequest;
+        /// Room for reasoning in addition to the answer, at most an eighth of the model's window:
+        /// models that reason count it as output.
+        reasoning_tokens = 4096, Whole(0, 131_072), NextRequest;
+        /// `reasoning_effort` of the calls, such as "low". Empty for the model's default.
+        reasoning_effort = "", Text("text"), NextRequest;
         /// Share of the growth between two compactions after which the summary for the next is
         /// prefetched.
         prefetch = 0.8, Share(100, 1000), NextRequest, was announce;

@@ -9,7 +9,7 @@ use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::{Instant, timeout};
 
-use super::request;
+use super::request::{self, AnswerText};
 use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::journal::Journal;
 use crate::proxy::settle::settlement::End;
@@ -34,14 +34,16 @@ const CREDENTIALS: [HeaderName; 7] = [
 ];
 
 /// Reason why a call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The summariser could not be reached, or broke off.
     Unreachable,
     /// It exceeded its timeout.
     Slow,
-    /// It returned an error.
-    Refused { status: u16 },
+    /// It returned an error, for which it may have a word.
+    Refused { status: u16, cause: Option<String>, wants_renamed: bool },
+    /// Its answer did not end by itself, or is a refusal.
+    Unfinished { cause: String },
     /// Its answer is invalid.
     Garbage,
     /// weir could not record the call, or may not make it.
@@ -50,13 +52,31 @@ pub(super) enum Failure {
 
 impl Failure {
     /// Returns its name in the log and in the counters.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
             Self::Slow => "slow",
             Self::Refused { .. } => "refused",
+            Self::Unfinished { .. } => "unfinished",
             Self::Garbage => "garbage",
             Self::NotWritten => "not_written",
+        }
+    }
+
+    /// Returns the status of an error.
+    pub(super) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Returns the summariser's own word for it.
+    pub(super) fn cause(&self) -> Option<&str> {
+        match self {
+            Self::Refused { cause, .. } => cause.as_deref(),
+            Self::Unfinished { cause } => Some(cause),
+            _ => None,
         }
     }
 }
@@ -160,14 +180,19 @@ pub(super) async fn call(
     };
     let answer = answer?;
     if let Some(status) = status.filter(|status| !(200..300).contains(status)) {
-        return Err(Failure::Refused { status });
+        let wants_renamed = request::wants_renamed(status, &answer);
+        return Err(Failure::Refused { status, cause: request::cause(&answer), wants_renamed });
     }
-    let text = request::said(&answer).ok_or(Failure::Garbage)?;
+    let AnswerText { text, problem } = request::said(&answer).ok_or(Failure::Garbage)?;
+    if let Some(cause) = problem {
+        return Err(Failure::Unfinished { cause });
+    }
     Ok(Said { text, metered, cost_nano_usd })
 }
 
 /// Reads a complete answer and its usage.
 async fn read(mut inbound: Inbound) -> Result<(Vec<u8>, Metered), Failure> {
+    inbound.correct_type(false).await;
     let content_type = inbound.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let mut meter = Meter::new(content_type);
     let answer = inbound.body.peek(MAX_ANSWER_BYTES).await.to_vec();

@@ -40,9 +40,9 @@ impl Counts {
         add(&self.tokens, tokens);
     }
 
-    pub(super) fn missed(&self, missing: Missing) {
+    pub(super) fn missed(&self, missing: &Missing) {
         add(&self.missed, 1);
-        add(&self.capped, u64::from(missing == Missing::Capped));
+        add(&self.capped, u64::from(*missing == Missing::Capped));
     }
 
     pub(super) fn paused(&self) {

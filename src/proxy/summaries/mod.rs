@@ -21,7 +21,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::breakers::Breakers;
-use self::call::{Line, SUMMARY};
+use self::call::{Failure, Line, SUMMARY};
 use self::cap::Held;
 use self::flights::{Landing, Part};
 use self::keys::Keys;
@@ -216,11 +216,14 @@ impl Summaries {
                 true
             }
             Err(missing) => {
-                self.state.counts.missed(missing);
+                self.state.counts.missed(&missing);
+                let failure = missing.failure();
                 tracing::info!(
                     target: "weir::summaries",
                     event = "summary_missing",
                     why = missing.word(),
+                    status = failure.and_then(Failure::status),
+                    cause = failure.and_then(Failure::cause),
                     total_ms,
                     "messages could not be summarised; their compaction uses the extract"
                 );

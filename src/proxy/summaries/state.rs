@@ -13,6 +13,7 @@ use super::flights::Flights;
 use super::records::Records;
 use crate::config;
 use crate::proxy::cache::Cache;
+use crate::proxy::upstreams::refused_models::RefusedModels;
 use weir_store::ledger::DAY_MS;
 use weir_store::{Store, Tenant};
 
@@ -33,6 +34,8 @@ pub struct SummaryState {
     /// Memory for summaries in progress or waiting, in KiB.
     pub(super) room: Arc<Semaphore>,
     pub(super) counts: Counts,
+    /// Models that refuse `max_tokens`.
+    pub(super) renamed_outputs: RefusedModels,
 }
 
 impl SummaryState {
@@ -46,6 +49,7 @@ impl SummaryState {
             proved: Cache::builder(MOST_PROVED).time_to_idle(|()| PROVED_FOR).build(),
             room: Arc::new(Semaphore::new(ROOM_KIB)),
             counts: Counts::default(),
+            renamed_outputs: RefusedModels::default(),
         }
     }
 }

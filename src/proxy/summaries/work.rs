@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Summaries;
 use super::breakers::Permits;
 use super::call::{self, Failure, Line, SUMMARY, Said};
-use super::request;
+use super::request::{self, Output};
 use super::spans::PrefetchSpan;
 use crate::config::{Known, SAME_MODEL};
 use crate::proxy::admit::caller::Caller;
@@ -64,7 +64,7 @@ pub struct Sent {
 }
 
 /// Reason why there is no summary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Missing {
     Call(Failure),
     Unfit(Unfit),
@@ -80,7 +80,7 @@ pub(super) enum Missing {
 
 impl Missing {
     /// Returns its name in the log and in the counters.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Call(failure) => failure.word(),
             Self::Unfit(unfit) => unfit.word(),
@@ -91,10 +91,21 @@ impl Missing {
         }
     }
 
-    /// Returns the breaker that it counts for.
-    fn blame(self) -> Blame {
+    /// Returns the failed call, if one is the reason.
+    pub(super) fn failure(&self) -> Option<&Failure> {
         match self {
-            Self::Call(Failure::Refused { status: 401 | 403 | 429 | 500.. }) => Blame::Summariser,
+            Self::Call(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Returns the breaker that it counts for.
+    fn blame(&self) -> Blame {
+        match self {
+            Self::Call(Failure::Refused { status: 401 | 403 | 429 | 500.., .. }) => {
+                Blame::Summariser
+            }
+            Self::Call(Failure::Unfinished { .. }) => Blame::Content,
             Self::Call(Failure::Refused { .. } | Failure::NotWritten) => Blame::Nobody,
             Self::Call(_) => Blame::Summariser,
             Self::Unfit(_) => Blame::Content,
@@ -159,12 +170,13 @@ async fn question(
     before: Option<Arc<str>>,
     model: String,
     size: Size,
+    output: Output,
 ) -> Result<Question, Missing> {
     let write = move || {
         let prompt = round.prompt(before.as_deref(), size.cap_tokens);
         let counted = [&prompt.system, &prompt.user].map(|text| size.encoding.count(text));
         let prompt_tokens = counted.iter().sum::<u64>() + REPLY_PRIMING;
-        let body = request::separate(&model, &prompt.system, &prompt.user, size.cap_tokens);
+        let body = request::separate(&model, &prompt.system, &prompt.user, &output);
         Question { body, prompt_tokens }
     };
     tokio::task::spawn_blocking(write).await.map_err(|_| Missing::TooLong)
@@ -200,7 +212,8 @@ impl Summaries {
         for round in rounds(work, size).await? {
             let covers = round.covers;
             let before = (made.calls > 0).then(|| Arc::clone(&made.summary.text));
-            let question = question(round, before, model.to_owned(), size).await?;
+            let output = self.output(model, size.cap_tokens);
+            let question = question(round, before, model.to_owned(), size, output).await?;
             match self.ask(work, model, question).await {
                 Ok((said, text)) => {
                     made.count(&said);
@@ -233,13 +246,26 @@ impl Summaries {
         let size = self.size(work, model);
         let instruction = summary::appended(size.cap_tokens);
         let prompt_tokens = sent.tokens + size.encoding.count(&instruction) + REPLY_PRIMING;
-        let output_tokens = request::max_output_tokens(model, size.cap_tokens);
-        if prompt_tokens + output_tokens > size.window_tokens {
+        let output = self.output(model, size.cap_tokens);
+        if prompt_tokens + output.tokens > size.window_tokens {
             return None;
         }
         let sent = std::str::from_utf8(&sent.body).ok()?;
-        let body = request::appended(sent, model, &instruction, size.cap_tokens)?;
+        let body = request::appended(sent, model, &instruction, &output)?;
         Some(Question { body, prompt_tokens })
+    }
+
+    /// Returns the limits of an answer of `cap_tokens`. A model's tokens differ from weir's; a longer
+    /// summary is clipped.
+    fn output(&self, model: &str, cap_tokens: u64) -> Output {
+        let entry = self.config.models.find(model).entry;
+        let reasoning_tokens = self.settings.reasoning_tokens.min(entry.window_tokens / 8);
+        let tokens = 2 * cap_tokens + reasoning_tokens;
+        Output {
+            tokens: tokens.min(entry.max_output_tokens.unwrap_or(u64::MAX)),
+            effort: self.settings.reasoning_effort.clone(),
+            is_renamed: self.state.renamed_outputs.has(model),
+        }
     }
 
     /// Returns the size of one request to the summariser, answer included. It follows from the
@@ -248,7 +274,7 @@ impl Summaries {
         let found = self.config.models.find(model);
         let entry = found.entry;
         let cap_tokens = work.wanted.summary_tokens;
-        let output_tokens = request::max_output_tokens(model, cap_tokens);
+        let output_tokens = self.output(model, cap_tokens).tokens;
         let mut limits = Limits {
             window_tokens: entry.window_tokens,
             max_input_tokens: entry.max_input_tokens,
@@ -292,7 +318,7 @@ impl Summaries {
     ) -> Result<(Said, String), Missing> {
         let tenant = work.requester.caller.tenant;
         let size = self.size(work, model);
-        let output_tokens = request::max_output_tokens(model, size.cap_tokens);
+        let output_tokens = self.output(model, size.cap_tokens).tokens;
         let most = [question.prompt_tokens, output_tokens];
         let _held = self.hold(tenant, model, most).await?;
         let breakers = self.breakers(&work.requester);
@@ -300,16 +326,20 @@ impl Summaries {
         let target = self.target(&work.requester, model);
         let line = self.line(&work.requester);
         let headers = line.headers(&work.requester.headers, &target);
-        let said = call::call(
-            &line,
-            &self.journal,
-            self.entry(work, model, most),
-            (target, headers),
-            question.body,
-            Duration::from_millis(self.settings.timeout_ms),
-        )
-        .await
-        .map_err(Missing::Call);
+        let call = |body| {
+            let (entry, sent) = (self.entry(work, model, most), (target.clone(), headers.clone()));
+            let deadline = Duration::from_millis(self.settings.timeout_ms);
+            call::call(&line, &self.journal, entry, sent, body, deadline)
+        };
+        let other = request::renamed(&question.body);
+        let mut said = call(question.body).await;
+        if let (Err(Failure::Refused { wants_renamed: true, .. }), Some(other)) = (&said, other) {
+            said = call(other).await;
+            if said.is_ok() {
+                self.state.renamed_outputs.note(model);
+            }
+        }
+        let said = said.map_err(Missing::Call);
         let said = said.and_then(|said| {
             let text = summary::check(&said.text, size.encoding, size.cap_tokens);
             let text = text.map_err(Missing::Unfit)?;
@@ -319,12 +349,12 @@ impl Summaries {
                 text => Ok((said, text)),
             }
         });
-        self.report(permits, said.as_ref().err().copied());
+        self.report(permits, said.as_ref().err());
         said
     }
 
     /// Reports the end of a call to the breakers, and logs their changes.
-    fn report(&self, permits: Permits<'_>, missing: Option<Missing>) {
+    fn report(&self, permits: Permits<'_>, missing: Option<&Missing>) {
         let now = Instant::now();
         let (of_summariser, of_content) = match missing.map(Missing::blame) {
             None => (permits.summariser.report(true, now), permits.content.report(true, now)),

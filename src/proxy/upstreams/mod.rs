@@ -5,7 +5,7 @@ pub mod base_url;
 pub mod bound_thinking;
 pub mod learned;
 pub mod learned_store;
-mod refused_models;
+pub mod refused_models;
 pub mod routes;
 pub mod usage_refusals;
 

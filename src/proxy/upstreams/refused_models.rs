@@ -11,18 +11,18 @@ const MAX_MODEL_BYTES: usize = 200;
 
 /// Bounded set of models.
 #[derive(Default)]
-pub(super) struct RefusedModels {
+pub struct RefusedModels {
     models: Mutex<HashSet<String>>,
 }
 
 impl RefusedModels {
     /// Whether `model` is remembered.
-    pub(super) fn has(&self, model: &str) -> bool {
+    pub(in crate::proxy) fn has(&self, model: &str) -> bool {
         self.models.lock().unwrap_or_else(PoisonError::into_inner).contains(model)
     }
 
     /// Remembers `model`; returns whether it is new.
-    pub(super) fn note(&self, model: &str) -> bool {
+    pub(in crate::proxy) fn note(&self, model: &str) -> bool {
         if model.len() > MAX_MODEL_BYTES {
             return false;
         }

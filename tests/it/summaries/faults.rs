@@ -3,6 +3,7 @@
 use weir_store::Store;
 
 use super::*;
+use crate::upstream::{capture_log, log_lines};
 
 const PAST_CUT: usize = 17;
 
@@ -183,4 +184,108 @@ async fn with_the_store_away_requests_go_on() {
     let failed = figure(&weir, "records_failed").await + figure(&weir, "ready_failed").await;
     assert!(failed > 0);
     held.execute_batch("ROLLBACK").expect("it is held");
+}
+
+/// Answers of a summariser, and whether each is a summary; otherwise its cause in the log.
+#[tokio::test]
+async fn only_an_answer_that_ended_by_itself_is_a_summary() {
+    for (status, answer, why) in [
+        (200, json!({"choices": [{"message": {"content": SAID}, "finish_reason": "stop"}]}), None),
+        (
+            200,
+            json!({"choices": [{"message": {"content": SAID}, "finish_reason": "end_turn"}]}),
+            None,
+        ),
+        (
+            200,
+            json!({"choices": [{"message": {"content": SAID}, "finish_reason": "length"}]}),
+            Some(json!(["unfinished", null, "length"])),
+        ),
+        (
+            200,
+            json!({"choices": [{"message": {"content": SAID}, "finish_reason": "content_filter"}]}),
+            Some(json!(["unfinished", null, "content_filter"])),
+        ),
+        (
+            200,
+            json!({"choices": [{"message": {"content": SAID, "tool_calls": [{}]}, "finish_reason": "tool_calls"}]}),
+            Some(json!(["unfinished", null, "tool_calls"])),
+        ),
+        (
+            200,
+            json!({"choices": [{"message": {"content": SAID, "refusal": "no"}, "finish_reason": "stop"}]}),
+            Some(json!(["unfinished", null, "refusal"])),
+        ),
+        (
+            404,
+            json!({"error": {"message": SAID, "code": "model_not_found"}}),
+            Some(json!(["refused", 404, "model_not_found"])),
+        ),
+    ] {
+        capture_log();
+        let mut upstream = harness::Upstream::start().await;
+        let url = format!("http://{}/v1", upstream.address);
+        let place = place(&[], |config| config.summaries.url = url).await;
+        let said = answer.to_string();
+        tokio::spawn(async move {
+            upstream.next().await.answer(&whole(status, &said));
+        });
+        let answers = run(&place.weir, "north", 1..=PAST_CUT).await;
+        let word = if why.is_none() { "ready" } else { "late" };
+        let looks: Vec<_> =
+            answers.iter().filter_map(|answer| answer.header("x-weir-summary")).collect();
+        assert_eq!(looks, [word], "{answer}");
+        let mut lines = log_lines();
+        lines.retain(|line| line["event"] == "summary_missing");
+        let logged = lines.first().map(|line| json!([line["why"], line["status"], line["cause"]]));
+        assert_eq!(logged, why, "{answer}");
+    }
+}
+
+fn whole(status: u16, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn the_name_of_the_output_limit_is_learned_from_a_refusal() {
+    let mut upstream = harness::Upstream::start().await;
+    let url = format!("http://{}/v1", upstream.address);
+    let place = place(&[], |config| {
+        config.summaries.url = url;
+        config.summaries.model = "some-model".to_owned();
+        config.summaries.reasoning_tokens = 500;
+        config.summaries.reasoning_effort = "low".to_owned();
+    })
+    .await;
+    let refusal = r#"{"error":{"message":"Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}}"#;
+    let good = json!({"choices": [{"message": {"content": SAID}}]}).to_string();
+    let (sender, mut bodies) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for answer in [whole(400, refusal), whole(200, &good), whole(200, &good)] {
+            let seen = upstream.next().await;
+            let _ = sender.send(seen.body.clone());
+            seen.answer(&answer);
+        }
+    });
+    for name in ["north", "south"] {
+        run(&place.weir, name, 1..=PAST_CUT).await;
+    }
+    assert_eq!(figure(&place.weir, "missed").await, 0);
+    for names in [
+        ["max_tokens", "max_completion_tokens"],
+        ["max_completion_tokens", "max_tokens"],
+        ["max_completion_tokens", "max_tokens"],
+    ] {
+        let body: Value =
+            serde_json::from_slice(&bodies.recv().await.expect("a call")).expect("JSON");
+        assert!(
+            body[names[0]].as_u64().is_some_and(|tokens| (600..=1200).contains(&tokens)),
+            "{body}"
+        );
+        assert_eq!(body.get(names[1]), None, "{body}");
+        assert_eq!(body["reasoning_effort"], "low");
+    }
 }
