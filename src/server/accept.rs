@@ -11,6 +11,8 @@ use crate::proxy::{Body, ErrorKind, ProxyError};
 
 /// Retry delay sent if there was no room for a body.
 const RETRY_AFTER_MS: u64 = 1000;
+/// UTF-8's byte order mark, which some clients write before JSON.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Reader of request bodies.
 pub(super) struct Acceptor {
@@ -22,7 +24,7 @@ pub(super) struct Acceptor {
 pub(super) struct Received {
     /// Body as received, possibly compressed.
     pub received: Bytes,
-    /// Decoded body, if `received` was compressed.
+    /// Body to read, if `received` was compressed or begins with a byte order mark.
     pub decoded: Option<Bytes>,
     /// Releases the body's share of memory on drop.
     pub permit: Permit,
@@ -48,11 +50,16 @@ impl Acceptor {
             }
         };
         let (received, permit) = self.receive(headers, body).await?;
-        if encodings.is_empty() {
-            return Ok(Received { received, decoded: None, permit });
+        let (mut decoded, mut permit) = (None, permit);
+        if !encodings.is_empty() {
+            let (own, held) = self.decode(received.clone(), encodings, permit).await?;
+            (decoded, permit) = (Some(own), held);
         }
-        let (decoded, permit) = self.decode(received.clone(), encodings, permit).await?;
-        Ok(Received { received, decoded: Some(decoded), permit })
+        let readable = decoded.as_ref().unwrap_or(&received);
+        if readable.starts_with(BYTE_ORDER_MARK) {
+            decoded = Some(readable.slice(BYTE_ORDER_MARK.len()..));
+        }
+        Ok(Received { received, decoded, permit })
     }
 
     async fn receive(

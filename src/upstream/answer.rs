@@ -1,13 +1,20 @@
 //! Body of an answer: chunks as they arrive, the end, or an error that says how it broke off.
 
 use std::future::{Future, poll_fn};
+use std::io::Write;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::write::MultiGzDecoder;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Bytes decoded per step; gzip makes at most a thousand times as many of them.
+const STEP_BYTES: usize = 4 << 10;
+/// Maximum size of one decoded chunk.
+const MAX_DECODED_BYTES: usize = 16 << 20;
 
 /// Body of an answer. Dropping it cancels the request.
 pub struct AnswerBody {
@@ -25,6 +32,8 @@ pub struct AnswerBody {
     ended: bool,
     /// Whether the peeked bytes were just returned and must be written before a cut is reported.
     is_given: bool,
+    /// Decoder of a body that is compressed although that was not allowed.
+    decoder: Option<Box<MultiGzDecoder<Vec<u8>>>>,
 }
 
 /// How an answer broke off.
@@ -33,6 +42,9 @@ pub enum AnswerError {
     /// The upstream's connection ended or failed before the answer did.
     #[error("the upstream's answer was cut: {}", super::client::root_cause(source))]
     Cut { source: reqwest::Error },
+    /// The bytes do not match the encoding that the answer declares, or become too many.
+    #[error("the upstream's answer is not valid gzip")]
+    Encoding,
     /// The upstream was silent for longer than allowed.
     #[error("the upstream sent nothing for {timeout_ms} ms (upstream.idle_timeout_ms)")]
     Idle { timeout_ms: u64 },
@@ -49,6 +61,7 @@ impl AnswerBody {
             early: Vec::new(),
             ended: false,
             is_given: false,
+            decoder: None,
         }
     }
 
@@ -63,7 +76,13 @@ impl AnswerBody {
             early: bytes.into(),
             ended: true,
             is_given: false,
+            decoder: None,
         }
+    }
+
+    /// Decodes the body, which is gzip and was not read so far.
+    pub(super) fn unzip(&mut self) {
+        self.decoder = Some(Box::new(MultiGzDecoder::new(Vec::new())));
     }
 
     /// Peeks at the body before it is read: at all of it, or at its first `max_bytes`. Peeked bytes
@@ -114,6 +133,18 @@ impl AnswerBody {
     }
 }
 
+/// Decodes the next bytes of a body.
+fn decode(decoder: &mut MultiGzDecoder<Vec<u8>>, data: &[u8]) -> Result<Vec<u8>, AnswerError> {
+    for step in data.chunks(STEP_BYTES) {
+        decoder.write_all(step).map_err(|_| AnswerError::Encoding)?;
+        if decoder.get_ref().len() > MAX_DECODED_BYTES {
+            return Err(AnswerError::Encoding);
+        }
+    }
+    decoder.flush().map_err(|_| AnswerError::Encoding)?;
+    Ok(std::mem::take(decoder.get_mut()))
+}
+
 impl Body for AnswerBody {
     type Data = Bytes;
     type Error = AnswerError;
@@ -143,7 +174,8 @@ impl Body for AnswerBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.inner.as_ref().map_or_else(SizeHint::new, Body::size_hint);
+        let inner = self.inner.as_ref().filter(|_| self.decoder.is_none());
+        let rest = inner.map_or_else(SizeHint::new, Body::size_hint);
         if self.early.is_empty() {
             return rest;
         }
@@ -169,7 +201,15 @@ impl AnswerBody {
         match Pin::new(inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.waiting = false;
-                Poll::Ready(Some(Ok(frame)))
+                let Some(decoder) = self.decoder.as_mut() else {
+                    return Poll::Ready(Some(Ok(frame)));
+                };
+                let decoded = frame.into_data().ok().map(|data| decode(decoder, &data));
+                if let Some(Err(_)) = decoded {
+                    self.inner = None;
+                }
+                let decoded = decoded.unwrap_or(Ok(Vec::new()));
+                Poll::Ready(Some(decoded.map(|decoded| Frame::data(decoded.into()))))
             }
             Poll::Ready(Some(Err(source))) => {
                 self.inner = None;

@@ -1,5 +1,5 @@
-//! HTTP client with pooled connections. Follows no redirect, decodes nothing, and never sends a
-//! request twice if the upstream may have acted on it.
+//! HTTP client with pooled connections. Follows no redirect, decodes only gzip that was not allowed, and
+//! never sends a request twice if the upstream may have acted on it.
 
 use std::error::Error;
 use std::future::Future;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, Method, StatusCode};
 use reqwest::redirect;
 use tokio::time::{Instant, timeout_at};
@@ -177,11 +177,15 @@ impl Client {
             .await?
             .map_err(|error| self.send_error(error))?;
         let (parts, body) = http::Response::<reqwest::Body>::from(answer).into_parts();
-        Ok(Inbound {
+        let mut inbound = Inbound {
             status: parts.status,
             headers: parts.headers,
             body: AnswerBody::new(body, Duration::from_millis(self.idle_timeout_ms)),
-        })
+        };
+        if sending.headers.get(ACCEPT_ENCODING).is_some_and(|only| only == "identity") {
+            inbound.unzip();
+        }
+        Ok(inbound)
     }
 
     /// Waits for the head of the answer. Each sent piece of a streamed body restarts the timeout: a

@@ -7,6 +7,7 @@ mod client;
 mod collector;
 mod credential;
 mod endpoint;
+mod form;
 pub mod query;
 pub mod retry;
 mod target;

@@ -1,5 +1,6 @@
 //! Listening side, driven by raw bytes on loopback sockets.
 
+mod by_bytes;
 mod drain;
 mod encoding;
 mod ending;

@@ -1,7 +1,6 @@
 //! Requests as the server hands them over, admitted and with their bodies.
 
 use bytes::Bytes;
-use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, Method};
 
 use super::admission::Admission;
@@ -47,7 +46,7 @@ pub struct ChatRequest {
     pub headers: HeaderMap,
     /// Body as received, possibly compressed.
     pub received: Bytes,
-    /// Decoded body; the same as `received` if that is not compressed.
+    /// Body to read: decoded, and without a byte order mark.
     pub decoded: Bytes,
     pub caller: Caller,
     /// The caller's slot, kept until the end of the answer.
@@ -66,8 +65,8 @@ pub struct ChatRequest {
 
 impl From<ChatRequest> for Pass {
     fn from(request: ChatRequest) -> Self {
+        let is_decoded = request.decoded.len() != request.received.len();
         let ChatRequest { caller, admission, target, method, headers, .. } = request;
-        let is_decoded = headers.contains_key(CONTENT_ENCODING);
         let body = PassBody::Whole {
             bytes: request.received,
             decoded: is_decoded.then_some(request.decoded),

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use self::at_hand::AtHand;
 pub(super) use self::options::policy_name;
 use self::options::{
-    adapt, asks_usage, binds, cached_permille, class, encoding, is_side, mode, of_model,
-    operator_tokens, prefetch, requested_model, shortens,
+    adapt, asks_usage, binds, cached_permille, class, encoding, is_side, mode, most_output_tokens,
+    of_model, operator_tokens, prefetch, requested_model, shortens,
 };
 use super::decisions::Found;
 use super::parallel;
@@ -181,7 +181,7 @@ impl Draft {
             drops_thinking: job.options.is_thinking_refused,
             passes_whole: class == Some(RequestClass::Compaction),
             learned,
-            max_output_tokens: job.options.max_output_tokens,
+            max_output_tokens: most_output_tokens(job, request, limits.max_output_tokens),
             asks_usage: asks_usage(job, &route, &model),
             prefetch: prefetch(shared, job, class),
             ..PlanOptions::new(&model, encoding, limits.window_tokens)

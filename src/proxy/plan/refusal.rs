@@ -212,9 +212,6 @@ pub fn body(error: BodyError) -> ProxyError {
         BodyError::WrongType { key, expected } => {
             (format!("'{key}' has the wrong type: expected {expected}."), Some(key))
         }
-        BodyError::TooLarge { key, most } => {
-            (format!("'{key}' is too large: expected at most {most}."), Some(key))
-        }
         BodyError::TooManyMessages { limit } => {
             let mut error = ProxyError::new(
                 ErrorKind::TooManyMessages,

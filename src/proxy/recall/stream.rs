@@ -265,7 +265,9 @@ impl Exchange {
         match &broken {
             None => self.record.ended(has_left),
             _ if has_left => {}
-            Some(AnswerError::Cut { .. }) => self.record.outcome = Outcome::UpstreamCut,
+            Some(AnswerError::Cut { .. } | AnswerError::Encoding) => {
+                self.record.outcome = Outcome::UpstreamCut
+            }
             Some(AnswerError::Idle { .. }) => self.record.outcome = Outcome::IdleTimeout,
         }
         if self.record.metered.failed

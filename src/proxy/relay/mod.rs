@@ -126,7 +126,9 @@ impl Relay {
             }
             None => self.record.ended(self.has_left),
             _ if self.has_left => {}
-            Some(Err(AnswerError::Cut { .. })) => self.record.outcome = Outcome::UpstreamCut,
+            Some(Err(AnswerError::Cut { .. } | AnswerError::Encoding)) => {
+                self.record.outcome = Outcome::UpstreamCut
+            }
             Some(Err(AnswerError::Idle { .. })) => self.record.outcome = Outcome::IdleTimeout,
         }
     }

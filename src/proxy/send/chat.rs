@@ -233,7 +233,8 @@ impl Exchange for Chat<'_> {
         let mut outbound = self.outbound(cause);
         record.sending(upstream, &mut outbound);
         let sent = upstream.client.send(outbound).await;
-        let inbound = sent.map_err(|error| upstream.error(error))?;
+        let mut inbound = sent.map_err(|error| upstream.error(error))?;
+        inbound.correct_type(self.current.planned.stream).await;
         if cause == Some(Cause::UsageRefused) && inbound.status.is_success() {
             upstream.knowledge.usage_refusals.note(&self.current.planned.model);
         }

@@ -79,14 +79,14 @@ pub struct Seen {
     pub body: Vec<u8>,
     /// Number of its connection, from 0 on.
     pub connection: usize,
-    answer: mpsc::UnboundedSender<String>,
+    answer: mpsc::UnboundedSender<Vec<u8>>,
     /// Closed when the other end has closed the connection.
     connected: mpsc::Receiver<()>,
 }
 
 impl Seen {
     /// Answers with these bytes; the connection stays open.
-    pub fn answer(self, bytes: &str) {
+    pub fn answer(self, bytes: impl AsRef<[u8]>) {
         self.begin(bytes);
     }
 
@@ -96,9 +96,9 @@ impl Seen {
     }
 
     /// Answers with these bytes, and perhaps more later.
-    pub fn begin(&self, bytes: &str) {
+    pub fn begin(&self, bytes: impl AsRef<[u8]>) {
         // The test notices if the other end is gone.
-        let _ = self.answer.send(bytes.to_owned());
+        let _ = self.answer.send(bytes.as_ref().to_vec());
     }
 }
 

@@ -206,27 +206,6 @@ pub(super) fn model(raw: Option<&str>) -> Result<Option<Cow<'_, str>>, BodyError
     }
 }
 
-/// Parses whether the answer is to be streamed.
-pub(super) fn stream(raw: Option<&str>) -> Result<bool, BodyError> {
-    match raw {
-        None | Some("null" | "false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(_) => Err(wrong("stream", "true or false")),
-    }
-}
-
-/// Parses a whole number, if one is given.
-pub(super) fn whole(raw: Option<&str>, key: &str) -> Result<Option<u64>, BodyError> {
-    match raw {
-        None | Some("null") => Ok(None),
-        Some(raw) if raw.bytes().all(|byte| byte.is_ascii_digit()) => {
-            let most = u64::MAX;
-            raw.parse().map(Some).map_err(|_| BodyError::TooLarge { key: key.to_owned(), most })
-        }
-        Some(_) => Err(wrong(key, "a whole number that is not negative")),
-    }
-}
-
 /// Returns the values of the members `names` of the object `raw`.
 ///
 /// # Errors

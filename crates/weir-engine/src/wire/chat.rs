@@ -2,8 +2,8 @@
 //! nothing.
 
 use super::beginning::Begun;
-use super::body::{Members, expect_string, fields, pin, whole, wrong};
-use super::body::{model as read_model, stream as read_stream};
+use super::body::model as read_model;
+use super::body::{Members, expect_string, fields, pin, wrong};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::splice::without_member;
@@ -70,12 +70,12 @@ pub(super) fn read<'a>(
         protocol: Protocol::Chat,
         text,
         model: read_model(model)?,
-        stream: read_stream(stream)?,
+        // Another value than true or false is the upstream's to read.
+        stream: stream == Some("true"),
         missing_usage_option: stream
             .filter(|stream| *stream == "true")
             .and_then(|stream| UsageOption::missing(text, stream, stream_options)),
-        max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
-            .or(whole(max_tokens, "max_tokens")?),
+        max_output_tokens: given.clone().find_map(json::count),
         output_limits: given.filter(|raw| *raw != "null").collect(),
         absent_limits: limits
             .into_iter()
@@ -144,9 +144,9 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         protocol: Protocol::Chat,
         raw,
         role: read_role(role)?,
-        name: name.map(|name| expect_string(name, "name")).transpose()?,
-        content: read_content(content)?,
-        calls: read_calls(tool_calls, function_call)?,
+        name: name.and_then(json::string),
+        content: read_content(content),
+        calls: read_calls(tool_calls, function_call),
         inner_calls: Vec::new(),
         inner_outputs: Vec::new(),
         names: Vec::new(),
@@ -203,18 +203,16 @@ fn read_role(raw: Option<&str>) -> Result<Role, FieldError> {
     })
 }
 
-fn read_content(raw: Option<&str>) -> Result<Content<'_>, FieldError> {
-    let Some(raw) = raw else {
-        return Ok(Content::None);
-    };
-    if raw.starts_with('"') {
-        return Ok(Content::Text(raw));
+fn read_content(raw: Option<&str>) -> Content<'_> {
+    match raw {
+        None => Content::None,
+        Some(raw) if raw.starts_with('"') => Content::Text(raw),
+        Some(raw) => match json::elements(raw) {
+            Some(parts) => Content::Parts(parts.into_iter().map(read_part).collect()),
+            // Counted by its text; only the upstream knows its meaning.
+            None => Content::Parts(vec![Part::Other(raw)]),
+        },
     }
-    let parts = json::elements(raw).ok_or(FieldError::WrongType {
-        key: "content",
-        expected: "a string, a list of parts or null",
-    })?;
-    Ok(Content::Parts(parts.into_iter().map(read_part).collect()))
 }
 
 /// Reads a part; an unknown one becomes [`Part::Other`].
@@ -263,14 +261,10 @@ fn read_audio(raw: &str) -> Part<'_> {
     }
 }
 
-fn read_calls<'a>(
-    tool_calls: Option<&'a str>,
-    function_call: Option<&'a str>,
-) -> Result<Vec<Call<'a>>, FieldError> {
+fn read_calls<'a>(tool_calls: Option<&'a str>, function_call: Option<&'a str>) -> Vec<Call<'a>> {
     let mut calls = Vec::new();
     if let Some(raw) = tool_calls {
-        let wrong = FieldError::WrongType { key: "tool_calls", expected: "an array of tool calls" };
-        for call in json::elements(raw).ok_or(wrong)? {
+        for call in json::elements(raw).unwrap_or_else(|| vec![raw]) {
             let members = json::unique_members(call).unwrap_or_default();
             let mut bodies = members.iter().filter(|(key, _)| key == "function" || key == "custom");
             calls.push(match (bodies.next(), bodies.next()) {
@@ -282,10 +276,8 @@ fn read_calls<'a>(
             });
         }
     }
-    if let Some(raw) = function_call {
-        calls.push(read_call(raw));
-    }
-    Ok(calls)
+    calls.extend(function_call.map(read_call));
+    calls
 }
 
 /// Returns the name and arguments of a call's `function` (or `custom`) member. If it is unclear
@@ -361,14 +353,39 @@ mod tests {
             (br#"{"Model":"a"}"#, other_case("Model", "model")),
             (br#"{"messages":[],"MESSAGES":[]}"#, other_case("MESSAGES", "messages")),
             (br#"{"Fallbacks":[]}"#, other_case("Fallbacks", "fallbacks")),
-            (br#"{"stream":"yes"}"#, wrong("stream", "true or false")),
-            (br#"{"max_tokens":-1}"#, wrong("max_tokens", "a whole number that is not negative")),
             (br#"{"messages":[1,2,3]}"#, BodyError::TooManyMessages { limit: 2 }),
         ] {
             assert_eq!(read(body, 2).expect_err("refused"), refusal);
         }
         for body in [&b""[..], b"[]", b"{", b"{} x", b"\"x\"", b"{\"a\":01}"] {
             assert!(matches!(read(body, 2), Err(BodyError::NotJson { .. })), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn values_that_need_not_be_understood_are_read_by_their_text() {
+        for (value, tokens) in [
+            ("-1", None),
+            ("4096.0", Some(4096)),
+            ("1e3", Some(1000)),
+            ("\"1024\"", Some(1024)),
+            ("18446744073709551616", None),
+            ("1.5", None),
+            ("\"many\"", None),
+            ("true", None),
+            ("{}", None),
+        ] {
+            let body = format!(r#"{{"messages":[],"stream":"yes","max_tokens":{value}}}"#);
+            let request = read(body.as_bytes(), 2).expect("readable");
+            assert_eq!(request.max_output_tokens, tokens, "{value}");
+            assert_eq!(request.output_limits, [value]);
+        }
+        for (raw, texts) in [
+            (r#"{"role":"user","content":3}"#, 0),
+            (r#"{"role":"user","content":{"type":"text","text":"a"},"name":7}"#, 0),
+            (r#"{"role":"assistant","content":"a","tool_calls":{"a":1}}"#, 1),
+        ] {
+            assert_eq!(read_message(raw).expect(raw).texts().len(), texts, "{raw}");
         }
     }
 
@@ -396,13 +413,7 @@ mod tests {
         assert!(matches!(&parts[2], Part::Image { detail: Some(detail), .. } if detail == "low"));
         assert_eq!(message.texts(), ["\"a\"", "\"b\""]);
 
-        for (raw, key) in [
-            ("3", ""),
-            ("{}", "role"),
-            (r#"{"role":1}"#, "role"),
-            (r#"{"role":"user","content":3}"#, "content"),
-            (r#"{"role":"assistant","tool_calls":{}}"#, "tool_calls"),
-        ] {
+        for (raw, key) in [("3", ""), ("{}", "role"), (r#"{"role":1}"#, "role")] {
             let Err(FieldError::WrongType { key: found, .. }) = read_message(raw) else {
                 panic!("{raw} was read")
             };

@@ -1,8 +1,10 @@
 //! Reduction of a request's output limit, in place. A smaller number never has more digits, and
-//! blanks replace the missing ones, so nothing else in the body moves. If the request has no limit,
-//! one is added at the body's end.
+//! blanks replace the missing ones, so nothing else in the body moves, unless the value is no number.
+//! If the request has no limit, one is added at the body's end.
 
-use super::Request;
+use std::cmp::Reverse;
+
+use super::{Request, json};
 
 /// Lowers any output limit in `body` to at most `tokens`. `body` is that of `request` with any of
 /// its messages changed.
@@ -10,15 +12,19 @@ pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
     let text = request.text;
     let offset = |raw: &str| raw.as_ptr() as usize - text.as_ptr() as usize;
     let first = request.listed().first().map(|raw| offset(raw));
-    for raw in &request.output_limits {
-        if raw.parse::<u64>().is_ok_and(|asked| asked <= tokens) {
+    let mut limits = request.output_limits.clone();
+    // A value shorter than its replacement moves what follows it.
+    limits.sort_unstable_by_key(|raw| Reverse(offset(raw)));
+    let edited_bytes = body.len();
+    for raw in limits {
+        if json::count(raw).is_some_and(|asked| asked <= tokens) {
             continue;
         }
         let at = offset(raw);
         let start = match first.is_none_or(|first| at < first) {
             true => at,
             // The distance of everything after the messages to the end is unchanged.
-            false => body.len() - (text.len() - at),
+            false => edited_bytes - (text.len() - at),
         };
         let lower = format!("{tokens:<width$}", width = raw.len());
         body.replace_range(start..start + raw.len(), &lower);

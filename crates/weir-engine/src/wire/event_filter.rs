@@ -1,6 +1,7 @@
 //! Filter of a stream of server-sent events, and the one that removes usage from it. If weir asked for
-//! usage and the caller did not, the caller gets the events as they would have been. Every other byte
-//! stays as it is, wherever the stream is split.
+//! usage and the caller did not, the caller does not get the event that this adds, nor the `null` in
+//! all others. Usage that the provider sends unasked stays, as does every other byte, wherever the
+//! stream is split.
 //!
 //! Bytes are held back only from the first non-comment line of an event to its end, up to a limit.
 //! A longer event passes unchanged, as does anything that is not JSON.
@@ -11,7 +12,7 @@ use std::ops::Range;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::Key;
+use super::json::{self, Key};
 use super::sse::line_end;
 
 /// Maximum size of an event that is examined, line ends included.
@@ -20,11 +21,10 @@ pub const MAX_EVENT_BYTES: usize = 1 << 20;
 const KEPT_BYTES: usize = 64 << 10;
 
 /// Members that a chunk has in addition to its content. A chunk without choices that has only these
-/// brings usage and nothing else.
-///
-/// `timings` are llama.cpp's, which puts them into the last chunk: if usage is not requested, that
-/// is a chunk with a choice. A chunk without any breaks callers that rely on one.
-const ENVELOPE: [&str; 9] = [
+/// brings usage and nothing else, as the one that `include_usage` adds (OpenAI's reference of chat
+/// completions). Others do not come from that: llama.cpp puts its `timings` into the last chunk,
+/// whichever that is.
+const ENVELOPE: [&str; 8] = [
     "id",
     "object",
     "created",
@@ -33,7 +33,6 @@ const ENVELOPE: [&str; 9] = [
     "service_tier",
     "provider",
     "obfuscation",
-    "timings",
 ];
 
 /// Decides on the events of a stream, in order.
@@ -281,15 +280,14 @@ fn judge(event: &[u8], at_start: bool) -> Verdict {
     let lines = lines(text, at_start);
     let Some(joined) = joined(text, &lines) else { return Verdict::Keep };
     let Some(frame) = Frame::read(&joined) else { return Verdict::Keep };
-    if frame.gone.is_empty() {
-        return Verdict::Keep;
-    }
     let gone: Vec<Range<usize>> = if frame.brings_usage && !frame.has_substance {
         let goes = |line: &&Line| line.data.is_some() || line.is_name || line.is_blank;
         if lines.iter().all(|line| goes(&line)) {
             return Verdict::Edit(Vec::new());
         }
         lines.iter().filter(|line| line.data.is_some()).map(|line| line.whole.clone()).collect()
+    } else if frame.gone.is_empty() {
+        return Verdict::Keep;
     } else {
         let place = |at| place(&lines, at);
         frame.gone.iter().map(|range| place(range.start)..place(range.end)).collect()
@@ -390,11 +388,11 @@ pub(super) fn place(lines: &[Line], at: usize) -> usize {
 /// The JSON object in an event, as far as it matters here.
 struct Frame<'t> {
     text: &'t str,
-    /// Spans of the members `usage`, each with a comma; consecutive ones merged.
+    /// Spans of the members `usage` that are null, each with a comma; consecutive ones merged.
     gone: Vec<Range<usize>>,
-    /// Whether one of them is not null.
+    /// Whether one is not null.
     brings_usage: bool,
-    /// Whether there is anything other than usage and the envelope.
+    /// Whether there is anything other than the envelope and usage in tokens.
     has_substance: bool,
 }
 
@@ -410,9 +408,13 @@ impl<'t> Frame<'t> {
 
     fn note(&mut self, key: &str, value: &str) {
         match key {
+            "usage" if value == "null" => self.remove(value),
             "usage" => {
-                self.brings_usage |= value != "null";
-                self.remove(value);
+                self.brings_usage = true;
+                // OpenRouter reports usage with its cost in any case. Source: its guide to usage
+                // accounting.
+                let members = json::members(value).unwrap_or_default();
+                self.has_substance |= members.iter().any(|(name, _)| name.starts_with("cost"));
             }
             key if ENVELOPE.contains(&key) => {}
             _ => self.has_substance |= !is_empty(value),
@@ -500,12 +502,13 @@ mod tests {
         for (frame, left) in [
             (r#"{"choices":[1],"usage":null}"#, r#"{"choices":[1]}"#),
             (r#"{"usage":null,"choices":[1]}"#, r#"{"choices":[1]}"#),
-            (r#"{ "a":1 , "usage" : {"b":[1,"}"]} , "c":2 }"#, r#"{ "a":1 , "c":2 }"#),
-            (r#"{ "a":1 , "usage" : {"b":1} }"#, r#"{ "a":1  }"#),
-            (r#"{"a":1,"usage":1,"usage":{}}"#, r#"{"a":1}"#),
-            (r#"{"usage":1,"usage":2,"a":1,"usage":3}"#, r#"{"a":1}"#),
-            (r#"{"us\u0061ge":{"x":1},"a":"\"usage\""}"#, r#"{"a":"\"usage\""}"#),
-            (r#"{"a\"":1,"usage":2}"#, r#"{"a\"":1}"#),
+            (r#"{ "a":1 , "usage" : null , "c":2 }"#, r#"{ "a":1 , "c":2 }"#),
+            (r#"{ "a":1 , "usage" : null }"#, r#"{ "a":1  }"#),
+            (r#"{"a":1,"usage":null,"usage":null}"#, r#"{"a":1}"#),
+            (r#"{"usage":null,"usage":null,"a":1,"usage":null}"#, r#"{"a":1}"#),
+            (r#"{"us\u0061ge":null,"a":"\"usage\""}"#, r#"{"a":"\"usage\""}"#),
+            (r#"{"a\"":1,"usage":null}"#, r#"{"a\"":1}"#),
+            (r#"{"a":1,"usage":{}}"#, r#"{"a":1,"usage":{}}"#),
             (r#"{"a":{"usage":{}},"b":"\ud800"}"#, r#"{"a":{"usage":{}},"b":"\ud800"}"#),
             (r#"{"a":1,"usage":{}"#, r#"{"a":1,"usage":{}"#),
             (r#"{"a":1,"usage":{}} x"#, r#"{"a":1,"usage":{}} x"#),
@@ -520,7 +523,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_brings_nothing_else_goes_whole() {
+    fn only_what_weir_s_own_request_adds_goes() {
+        const AS_IS: &str = "as it is";
         let usage = r#""usage":{"prompt_tokens":1}"#;
         for (frame, left) in [
             (r#"{"choices":[],USAGE}"#, None),
@@ -533,30 +537,27 @@ mod tests {
                 None,
             ),
             (r#"{USAGE}"#, None),
-            (r#"{"choices":[],USAGE,"timings":{"prompt_n":1}}"#, None),
+            (r#"{"choices":[],USAGE,"timings":{"prompt_n":1}}"#, Some(AS_IS)),
+            (r#"{"choices":[],"usage":{"prompt_tokens":1,"cost":0.01}}"#, Some(AS_IS)),
             // Azure's first frame, as it is if usage is requested.
             (
                 r#"{"choices":[],"prompt_filter_results":[{"prompt_index":0}],"usage":null}"#,
                 Some(r#"{"choices":[],"prompt_filter_results":[{"prompt_index":0}]}"#),
             ),
-            (
-                r#"{"choices":[],"prompt_filter_results":[{"prompt_index":0}],USAGE}"#,
-                Some(r#"{"choices":[],"prompt_filter_results":[{"prompt_index":0}]}"#),
-            ),
+            (r#"{"choices":[],"prompt_filter_results":[{"prompt_index":0}],USAGE}"#, Some(AS_IS)),
             (r#"{"choices":[],"usage":null}"#, Some(r#"{"choices":[]}"#)),
-            (r#"{"choices":[{"delta":{}}],USAGE}"#, Some(r#"{"choices":[{"delta":{}}]}"#)),
-            (r#"{"choices":[],"choices":[1],USAGE}"#, Some(r#"{"choices":[],"choices":[1]}"#)),
-            (r#"{"choices":[],USAGE,"error":"e"}"#, Some(r#"{"choices":[],"error":"e"}"#)),
-            (
-                r#"{"choices":[],"x_groq":{"id":"r"},USAGE}"#,
-                Some(r#"{"choices":[],"x_groq":{"id":"r"}}"#),
-            ),
+            // Mistral's last chunk.
+            (r#"{"choices":[{"delta":{}}],USAGE}"#, Some(AS_IS)),
+            (r#"{"choices":[],"choices":[1],USAGE}"#, Some(AS_IS)),
+            (r#"{"choices":[],USAGE,"error":"e"}"#, Some(AS_IS)),
+            (r#"{"choices":[],"x_groq":{"id":"r"},USAGE}"#, Some(AS_IS)),
         ] {
             let frame = frame.replace("USAGE", usage);
             for end in ["\n", "\r\n", "\r"] {
                 let stream =
                     |event: &str| format!("data: 1{end}{end}{event}data: [DONE]{end}{end}");
                 let event = |frame: &str| format!("data: {frame}{end}{end}");
+                let left = left.map(|left| if left == AS_IS { &frame } else { left });
                 let left = left.map(event).unwrap_or_default();
                 check(&stream(&event(&frame)), &stream(&left));
             }
@@ -569,15 +570,18 @@ mod tests {
             (": ping\n\n:\ndata: {\"usage\":1}\n\n: ping\n", ": ping\n\n:\n: ping\n"),
             ("event: e\ndata: {\"usage\":1}\n\nx", "x"),
             ("id: 1\ndata: {\"usage\":1}\n: c\n\n", "id: 1\n: c\n\n"),
-            ("data:{\"a\":1,\ndata: \"usage\":1}\n\n", "data:{\"a\":1}\n\n"),
-            ("data: {\"usage\":1,\r\ndata:\r\ndata:  \"a\":1}\r\n\r\n", "data: {\"a\":1}\r\n\r\n"),
-            ("data: {\"a\":1,\"usage\":\rdata: null\rdata: }\r\r", "data: {\"a\":1\rdata: }\r\r"),
-            ("\u{feff}data: {\"a\":1,\"usage\":1}\n\n", "\u{feff}data: {\"a\":1}\n\n"),
+            ("data:{\"a\":1,\ndata: \"usage\":null}\n\n", "data:{\"a\":1}\n\n"),
             (
-                "\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":1}\n\n",
-                "\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":1}\n\n",
+                "data: {\"usage\":null,\r\ndata:\r\ndata:  \"a\":1}\r\n\r\n",
+                "data: {\"a\":1}\r\n\r\n",
             ),
-            ("data: {\"a\":1,\"usage\":1}", "data: {\"a\":1}"),
+            ("data: {\"a\":1,\"usage\":\rdata: null\rdata: }\r\r", "data: {\"a\":1\rdata: }\r\r"),
+            ("\u{feff}data: {\"a\":1,\"usage\":null}\n\n", "\u{feff}data: {\"a\":1}\n\n"),
+            (
+                "\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":null}\n\n",
+                "\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":null}\n\n",
+            ),
+            ("data: {\"a\":1,\"usage\":null}", "data: {\"a\":1}"),
             ("data: {\"usage\":1}\n", ""),
             ("data: {\"usage\":1}\r\n\r\n\r\ndata: b\n\n", "\r\ndata: b\n\n"),
             ("datum: {\"a\":1,\"usage\":1}\n\n", "datum: {\"a\":1,\"usage\":1}\n\n"),

@@ -63,6 +63,23 @@ fn unescaped(inner: &str) -> Option<String> {
     Some(text)
 }
 
+/// Largest number that every JSON reader holds exactly, as some of them read all numbers as floats.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// Reads a whole number that is not negative, however it is written: `100`, `100.0`, `1e2` or
+/// `"100"`. `None` for any other value.
+pub fn count(raw: &str) -> Option<u64> {
+    let text = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw);
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    if let Ok(count) = text.parse() {
+        return Some(count);
+    }
+    let number: f64 = text.parse().ok()?;
+    (number.fract() == 0.0 && number <= MAX_EXACT).then_some(number as u64)
+}
+
 /// Appends `text` to `out` as the inside of a JSON string literal.
 pub fn escape_into(text: &str, out: &mut String) {
     out.reserve(text.len());

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::beginning::Begun;
 use super::body::{
-    Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
+    Members, expect_string, fields, member_value, model, next_fields, pin, whole, wrong,
 };
 use super::builtin;
 use super::json;
@@ -171,9 +171,9 @@ pub(super) fn read<'a>(
         protocol: Protocol::Messages,
         text,
         model: model(model_raw)?,
-        stream: stream(stream_raw)?,
+        stream: stream_raw == Some("true"),
         missing_usage_option: None,
-        max_output_tokens: whole(most, "max_tokens")?,
+        max_output_tokens: most.and_then(json::count),
         output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
         absent_limits: Vec::new(),
         choices: 1,
@@ -231,7 +231,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
     if raw.starts_with('"') {
         message.role = Role::System;
         let value = member_value(raw);
-        add_content(&mut message, Some(value), "system")?;
+        add_content(&mut message, Some(value))?;
         return Ok(message);
     }
     let [role, content, weir] = fields(raw, &MESSAGE_MEMBERS, "an object with a role")?;
@@ -243,7 +243,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         _ => Role::Other,
     };
     message.weir = pin(weir)?;
-    add_content(&mut message, content, "content")?;
+    add_content(&mut message, content)?;
     Ok(message)
 }
 
@@ -256,7 +256,7 @@ fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>
         if block.kind == "tool_result" {
             message.role = Role::Tool;
             message.answers = block.tool_use_id;
-            add_content(&mut message, block.content, "content")?;
+            add_content(&mut message, block.content)?;
             return Ok(message);
         }
         block.name_in(&mut message);
@@ -451,19 +451,18 @@ fn document(source: &str) -> Option<Part<'_>> {
 }
 
 /// Reads the content of `message`, whose role is known.
-fn add_content<'a>(
-    message: &mut Message<'a>,
-    raw: Option<&'a str>,
-    key: &'static str,
-) -> Result<(), FieldError> {
+fn add_content<'a>(message: &mut Message<'a>, raw: Option<&'a str>) -> Result<(), FieldError> {
     let Some(raw) = raw.filter(|raw| *raw != "null") else { return Ok(()) };
     if raw.starts_with('"') {
         message.content = Content::Text(raw);
         return Ok(());
     }
-    let wrong = FieldError::WrongType { key, expected: "a string or a list of blocks" };
+    let Some(blocks) = Parsed::list(raw) else {
+        message.content = Content::Parts(vec![Part::Other(raw)]);
+        return Ok(());
+    };
     let mut parts = Vec::new();
-    for block in Parsed::list(raw).ok_or(wrong)? {
+    for block in blocks {
         let block = block?;
         message.weir = message.weir.or(block.weir);
         match message.role {

@@ -362,8 +362,6 @@ pub enum BodyError {
     OtherCase { key: String, known: &'static str },
     /// A member has an invalid type.
     WrongType { key: String, expected: &'static str },
-    /// A number is larger than `most`.
-    TooLarge { key: String, most: u64 },
     /// More messages than the limit.
     TooManyMessages { limit: usize },
 }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use super::beginning::Begun;
 use super::body::{
-    Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
+    Members, expect_string, fields, member_value, model, next_fields, pin, whole, wrong,
 };
 use super::builtin;
 use super::json;
@@ -179,9 +179,9 @@ pub(super) fn read<'a>(
         protocol: Protocol::Responses,
         text,
         model: model(model_raw)?,
-        stream: stream(stream_raw)?,
+        stream: stream_raw == Some("true"),
         missing_usage_option: None,
-        max_output_tokens: whole(most, "max_output_tokens")?,
+        max_output_tokens: most.and_then(json::count),
         output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
         absent_limits: if most.is_none() { vec!["max_output_tokens"] } else { Vec::new() },
         choices: 1,
@@ -413,8 +413,8 @@ impl<'a> Item<'a> {
                 // It cannot be a text, so it is never replaced.
                 ("computer_call_output", Some(output)) => message.others.push(read_part(output)),
                 ("tool_search_output", _) => message.others.push(Part::Other(self.raw)),
-                (_, Some(output)) if !output.starts_with('"') => add_output(output, &mut message)?,
-                (_, output) => message.content = read_content(output, "output")?,
+                (_, Some(output)) if !output.starts_with('"') => add_output(output, &mut message),
+                (_, output) => message.content = read_content(output),
             }
             return Ok(message);
         }
@@ -439,7 +439,7 @@ impl<'a> Item<'a> {
             "user" => Role::User,
             _ => Role::Other,
         };
-        message.content = read_content(self.content, "content")?;
+        message.content = read_content(self.content);
         Ok(message)
     }
 
@@ -452,7 +452,7 @@ impl<'a> Item<'a> {
     ) -> Result<(), FieldError> {
         self.name_in(message);
         match self.own.as_ref() {
-            "message" => match read_content(self.content, "content")? {
+            "message" => match read_content(self.content) {
                 Content::Text(text) if is_alone => message.content = Content::Text(text),
                 Content::Text(text) => parts.push(Part::Text(text)),
                 Content::Parts(own) => parts.extend(own),
@@ -495,10 +495,10 @@ impl<'a> Item<'a> {
 }
 
 /// Reads the output of a call that is no string; the texts in structured parts are parts, too.
-fn add_output<'a>(raw: &'a str, message: &mut Message<'a>) -> Result<(), FieldError> {
+fn add_output<'a>(raw: &'a str, message: &mut Message<'a>) {
     let read = match raw.starts_with('{') {
         true => vec![Part::Other(raw)],
-        false => match read_content(Some(raw), "output")? {
+        false => match read_content(Some(raw)) {
             Content::Parts(parts) => parts,
             Content::Text(_) | Content::None => Vec::new(),
         },
@@ -519,7 +519,6 @@ fn add_output<'a>(raw: &'a str, message: &mut Message<'a>) -> Result<(), FieldEr
     } else {
         Content::Parts(parts)
     };
-    Ok(())
 }
 
 /// Whether an item is the output of a shell, whose parts have no type.
@@ -527,14 +526,16 @@ pub(super) fn is_shell_output(raw: &str) -> bool {
     json::member(raw, "type") == Some("\"shell_call_output\"")
 }
 
-fn read_content<'a>(raw: Option<&'a str>, key: &'static str) -> Result<Content<'a>, FieldError> {
-    let Some(raw) = raw else { return Ok(Content::None) };
-    if raw.starts_with('"') {
-        return Ok(Content::Text(raw));
+fn read_content(raw: Option<&str>) -> Content<'_> {
+    match raw {
+        None => Content::None,
+        Some(raw) if raw.starts_with('"') => Content::Text(raw),
+        Some(raw) => match json::elements(raw) {
+            Some(parts) => Content::Parts(parts.into_iter().map(read_part).collect()),
+            // Counted by its text; only the upstream knows its meaning.
+            None => Content::Parts(vec![Part::Other(raw)]),
+        },
     }
-    let wrong = FieldError::WrongType { key, expected: "a string or a list of parts" };
-    let parts = json::elements(raw).ok_or(wrong)?;
-    Ok(Content::Parts(parts.into_iter().map(read_part).collect()))
 }
 
 /// Reads a part; an unknown one becomes [`Part::Other`].
@@ -766,7 +767,7 @@ mod tests {
         let text = request(r#"{"input":"hi"}"#);
         assert_eq!(text.place(0), "input");
         let wrong = request(
-            r#"{"input":[{"role":"user","content":"x"},{"type":"reasoning","summary":[]},{"role":"assistant","content":7}]}"#,
+            r#"{"input":[{"role":"user","content":"x"},{"type":"reasoning","summary":[]},{"role":"assistant","content":"y","content":"z"}]}"#,
         );
         assert!(read_message(wrong.messages[1]).is_err());
         assert_eq!(wrong.place(1), "input[2]");

@@ -138,6 +138,19 @@ pub(super) fn operator_tokens(
     by_name.chain(route.max_input_tokens()).min()
 }
 
+/// Highest output limit to send: what the budgets have room for, and the most of a model that the caller
+/// did not name. A limit chosen for another model is refused by a model that writes less.
+pub(super) fn most_output_tokens(
+    job: &Job,
+    request: &Request<'_>,
+    of_model: Option<u64>,
+) -> Option<u64> {
+    let of_model = of_model.filter(|most| {
+        job.alias_of.is_some() && request.max_output_tokens.is_some_and(|asked| asked > *most)
+    });
+    job.options.max_output_tokens.into_iter().chain(of_model).min()
+}
+
 /// Whether a stream is asked for its usage.
 pub(super) fn asks_usage(job: &Job, route: &Route, model: &str) -> bool {
     !job.options.is_usage_refused && route.knowledge.usage_refusals.may_request(model)

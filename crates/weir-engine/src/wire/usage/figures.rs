@@ -4,6 +4,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
 use super::reader::{Object, Reader};
+use crate::wire::json;
 
 /// Largest integer that every JSON reader keeps exactly; a larger token count is invalid.
 pub(super) const MAX_COUNT: u64 = 1 << 53;
@@ -215,11 +216,7 @@ impl<'de> Reader<'de> for Details<'_> {
 
 /// Parses `value` as a count: a whole number in a plausible range.
 fn count(value: &RawValue) -> Option<u64> {
-    let text = value.get();
-    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().ok().filter(|&count| count <= MAX_COUNT)
+    json::count(value.get()).filter(|&count| count <= MAX_COUNT)
 }
 
 /// Converts `value`, a number of seconds, to whole milliseconds.

@@ -166,6 +166,7 @@ impl Notes {
     fn body<'b>(&mut self, body: &'b [u8]) -> Option<Read<'b>> {
         // One check of the whole: its members are then known to be text.
         let text = std::str::from_utf8(body).ok()?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut named = self.named;
         let mut answer = Answer::new(&mut named);
         let is_object = reader::read(text, &mut answer)?;
@@ -296,13 +297,12 @@ mod tests {
         for figure in [
             "-1",
             "1.5",
-            "1.0",
-            "1e3",
             "1e999",
             "9007199254740993",
             "99999999999999999999999",
             "null",
-            "\"7\"",
+            "\"\"",
+            "\"x\"",
             "true",
             "[1]",
             "{}",
@@ -316,6 +316,20 @@ mod tests {
         let huge = r#"{"usage":{"input_tokens":9007199254740992,
             "cache_read_input_tokens":9007199254740992,"cache_creation_input_tokens":9007199254740992}}"#;
         assert_eq!(Usage::of(huge.as_bytes()).and_then(|u| u.prompt_tokens), Some(3 * MAX_COUNT));
+    }
+
+    #[test]
+    fn figures_count_however_they_are_written_and_a_mark_before_them_does_not() {
+        for figure in ["7", "7.0", "70e-1", "\"7\"", "\"7.0\""] {
+            for mark in ["", "\u{feff}"] {
+                let body = format!(r#"{mark}{{"usage":{{"prompt_tokens":{figure}}}}}"#);
+                let expected = usage([Some(7), None, None, None, None]);
+                assert_eq!(Usage::of(body.as_bytes()), Some(expected), "{body}");
+                let event = format!("{mark}data: {}\n\n", body.trim_start_matches('\u{feff}'));
+                let metered = metered("text/event-stream", &[event.as_bytes()]);
+                assert_eq!(metered.usage, Some(expected), "{event}");
+            }
+        }
     }
 
     #[test]
