@@ -9,9 +9,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::beginning::Begun;
-use super::body::{
-    Members, expect_string, fields, member_value, model, next_fields, pin, whole, wrong,
-};
+use super::body::{Members, expect_string, fields, member_value, model, next_fields, pin, wrong};
 use super::builtin;
 use super::json;
 use super::message::{Call, Content, Message, Naming, Part, Role};
