@@ -5,7 +5,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
 use super::super::json;
-use super::figures::{Figures, Named};
+use super::figures::{Figures, Named, Stated, Usage};
 use super::reader::{self, Each, Elements, Object, Reader};
 
 /// Facts from one body. Texts are unparsed JSON texts.
@@ -19,7 +19,10 @@ pub(super) struct Answer<'n, 'de> {
     /// The event's own type.
     pub(super) kind: Option<&'de RawValue>,
     pub(super) model: Option<&'de RawValue>,
-    pub(super) service_tier: Option<&'de RawValue>,
+    /// What the usage says beside figures.
+    pub(super) stated: Stated<'de>,
+    /// Inferences that the figures leave out.
+    pub(super) apart: Vec<Usage>,
     /// Last finish reason of the first choice.
     pub(super) reason: Option<&'de RawValue>,
     /// Bytes of text in the deltas, or in the messages, of all choices.
@@ -36,7 +39,8 @@ impl<'n> Answer<'n, '_> {
             error: None,
             kind: None,
             model: None,
-            service_tier: None,
+            stated: Stated::default(),
+            apart: Vec::new(),
             reason: None,
             said_bytes: 0,
             is_inner: false,
@@ -49,11 +53,19 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
         match key {
             "usage" | "usageMetadata" => {
                 let named = &mut *self.named;
-                let mut figures = Figures { named, service_tier: &mut self.service_tier };
+                let (stated, apart) = (&mut self.stated, &mut self.apart);
+                let mut figures = Figures { named, stated, apart };
                 self.has_usage |= map.next_value_seed(Object(&mut figures))?;
             }
             "model" => self.model = Some(map.next_value()?),
-            "service_tier" => self.service_tier = Some(map.next_value()?),
+            "service_tier" => self.stated.service_tier = Some(map.next_value()?),
+            "output" => {
+                let mut calls = ToolCalls::default();
+                map.next_value_seed(Each(&mut calls))?;
+                let named = &mut *self.named;
+                named.web_searches = calls.web_searches.max(named.web_searches);
+                named.tool_calls = calls.others.max(named.tool_calls);
+            }
             "choices" if !self.is_inner => {
                 let mut choices = Choices::default();
                 map.next_value_seed(Each(&mut choices))?;
@@ -86,6 +98,47 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
             }
         }
         Ok(())
+    }
+}
+
+/// Calls of OpenAI's own tools among the items of a response: usage does not count them.
+#[derive(Default)]
+struct ToolCalls {
+    web_searches: Option<u64>,
+    others: Option<u64>,
+}
+
+/// Type of an item.
+#[derive(Default)]
+struct Item<'de>(Option<&'de RawValue>);
+
+impl<'de> Reader<'de> for Item<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "type" => self.0 = Some(map.next_value()?),
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Elements<'de> for ToolCalls {
+    type Element = Item<'de>;
+
+    fn next(&mut self) -> Item<'de> {
+        Item::default()
+    }
+
+    fn done(&mut self, item: Item<'de>) {
+        let place = match item.0.map(RawValue::get) {
+            Some(r#""web_search_call""#) => &mut self.web_searches,
+            // Their fee is one a call or a session.
+            Some(r#""file_search_call""# | r#""code_interpreter_call""#) => &mut self.others,
+            _ => return,
+        };
+        *place = Some(place.unwrap_or(0) + 1);
     }
 }
 

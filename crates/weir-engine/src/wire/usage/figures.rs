@@ -3,7 +3,7 @@
 use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
-use super::reader::{Object, Reader};
+use super::reader::{Each, Elements, Object, Reader};
 use crate::wire::json;
 
 /// Largest integer that every JSON reader keeps exactly; a larger token count is invalid.
@@ -30,8 +30,20 @@ pub struct Usage {
     pub audio_output_tokens: Option<u64>,
     /// Image input; part of `prompt_tokens`.
     pub image_input_tokens: Option<u64>,
+    /// Image output; part of `completion_tokens`.
+    pub image_output_tokens: Option<u64>,
+    /// Input written to the provider's cache for an hour; part of `cache_write_tokens`.
+    pub cache_write_1h_tokens: Option<u64>,
     /// Duration of the audio, if that is billed.
     pub audio_ms: Option<u64>,
+    /// Web searches that the provider made.
+    pub web_searches: Option<u64>,
+    /// Calls of the provider's other tools.
+    pub tool_calls: Option<u64>,
+    /// Cost as the provider states it, in nano-dollars.
+    pub stated_nano_usd: Option<u64>,
+    /// Whether a member above zero is not known: the bill may have more.
+    pub has_unknown: bool,
 }
 
 impl Usage {
@@ -51,12 +63,19 @@ impl Usage {
             audio_input_tokens: sum(self.audio_input_tokens, other.audio_input_tokens),
             audio_output_tokens: sum(self.audio_output_tokens, other.audio_output_tokens),
             image_input_tokens: sum(self.image_input_tokens, other.image_input_tokens),
+            image_output_tokens: sum(self.image_output_tokens, other.image_output_tokens),
+            cache_write_1h_tokens: sum(self.cache_write_1h_tokens, other.cache_write_1h_tokens),
             audio_ms: sum(self.audio_ms, other.audio_ms),
+            web_searches: sum(self.web_searches, other.web_searches),
+            tool_calls: sum(self.tool_calls, other.tool_calls),
+            stated_nano_usd: sum(self.stated_nano_usd, other.stated_nano_usd),
+            has_unknown: self.has_unknown || other.has_unknown,
         }
     }
 }
 
-/// Figures under their original names; later reports about an answer override earlier ones.
+/// Figures under their original names; of two reports about an answer the larger one counts, since some
+/// providers end a stream with zeros.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Named {
     /// OpenAI's chat completions and all who copy them; Gemini's own API.
@@ -75,6 +94,8 @@ pub(super) struct Named {
     /// Anthropic.
     cache_read: Option<u64>,
     cache_creation: Option<u64>,
+    cache_creation_5m: Option<u64>,
+    cache_creation_1h: Option<u64>,
     /// `cache_write_tokens` in the details of the prompt.
     cache_write: Option<u64>,
     reasoning: Option<u64>,
@@ -84,13 +105,24 @@ pub(super) struct Named {
     audio_input: Option<u64>,
     audio_output: Option<u64>,
     image_input: Option<u64>,
+    image_output: Option<u64>,
     audio_ms: Option<u64>,
+    pub(super) web_searches: Option<u64>,
+    pub(super) tool_calls: Option<u64>,
+    stated_nano_usd: Option<u64>,
+    has_unknown: bool,
 }
 
 impl Named {
     /// Normalises the figures.
     pub(super) fn settle(self) -> Usage {
-        let apart = self.cache_read.unwrap_or(0) + self.cache_creation.unwrap_or(0);
+        // The total of the writes, or their parts by lifetime if there are more of these.
+        let by_lifetime = match (self.cache_creation_5m, self.cache_creation_1h) {
+            (None, None) => None,
+            (short, long) => Some(short.unwrap_or(0) + long.unwrap_or(0)),
+        };
+        let cache_creation = self.cache_creation.max(by_lifetime);
+        let apart = self.cache_read.unwrap_or(0) + cache_creation.unwrap_or(0);
         let prompt = self.prompt.map(|prompt| prompt + self.tool_use_prompt.unwrap_or(0));
         let prompt = prompt.or(self.input.map(|input| input + apart));
         let mut completion = self.completion.or(self.output);
@@ -115,12 +147,18 @@ impl Named {
                 .or(self.cached_beside)
                 .or(self.cache_hit)
                 .or(self.cache_read),
-            cache_write_tokens: self.cache_write.or(self.cache_creation),
+            cache_write_tokens: self.cache_write.or(cache_creation),
+            cache_write_1h_tokens: self.cache_creation_1h,
             reasoning_tokens: reasoning,
             audio_input_tokens: self.audio_input,
             audio_output_tokens: self.audio_output,
             image_input_tokens: self.image_input,
+            image_output_tokens: self.image_output,
             audio_ms: self.audio_ms,
+            web_searches: self.web_searches,
+            tool_calls: self.tool_calls,
+            stated_nano_usd: self.stated_nano_usd,
+            has_unknown: self.has_unknown,
         }
     }
 
@@ -144,17 +182,58 @@ impl Named {
     }
 }
 
-/// Reader of a `usage` object, which overrides earlier reports figure by figure.
+/// Members of a `usage` object, and of the objects in it, that repeat others or are not billed.
+const REPEATED: [&str; 28] = [
+    "accepted_prediction_tokens",
+    "cached_tokens_details",
+    "candidatesTokensDetails",
+    "cacheTokensDetails",
+    "completion_time",
+    "completion_tokens_per_sec",
+    "cost_details",
+    "extra_properties",
+    "inference_geo",
+    "input_length",
+    "is_byok",
+    "num_cached_tokens",
+    "output_length",
+    "prompt_cache_miss_tokens",
+    "prompt_time",
+    "prompt_tokens_per_sec",
+    "promptTokensDetails",
+    "queue_time",
+    "rejected_prediction_tokens",
+    "service_tier",
+    "speed",
+    "text_tokens",
+    "thoughtsTokenCount",
+    "time_to_first_token",
+    "total_time",
+    "totalTokenCount",
+    "total_tokens",
+    "type",
+];
+
+/// Reader of a `usage` object. Of two reports about a figure the larger one counts.
 pub(super) struct Figures<'n, 'de> {
     pub(super) named: &'n mut Named,
-    /// Anthropic reports the tier here, as a JSON text.
-    pub(super) service_tier: &'n mut Option<&'de RawValue>,
+    pub(super) stated: &'n mut Stated<'de>,
+    /// Inferences that the figures leave out.
+    pub(super) apart: &'n mut Vec<Usage>,
+}
+
+/// What a `usage` object says beside figures, as JSON texts. Anthropic reports these here.
+#[derive(Default)]
+pub(super) struct Stated<'de> {
+    pub(super) service_tier: Option<&'de RawValue>,
+    pub(super) speed: Option<&'de RawValue>,
+    pub(super) region: Option<&'de RawValue>,
 }
 
 impl<'de> Reader<'de> for Figures<'_, 'de> {
     fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         if let Some(place) = self.named.place(key) {
-            *place = count(map.next_value()?).or(*place);
+            *place = count(map.next_value()?).max(*place);
             return Ok(());
         }
         let side = match key {
@@ -162,17 +241,34 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
             "completion_tokens_details" | "output_tokens_details" | "output_token_details" => {
                 Side::Output
             }
+            "cache_creation" => Side::Written,
+            "server_tool_use" | "server_side_tool_usage_details" => Side::Tools,
+            "iterations" => {
+                let mut iterations = Iterations::default();
+                map.next_value_seed(Each(&mut iterations))?;
+                // Each report has all of them.
+                if iterations.apart.len() >= self.apart.len() {
+                    *self.apart = iterations.apart;
+                }
+                return Ok(());
+            }
             "seconds" | "prompt_audio_seconds" => {
                 let length = milliseconds(map.next_value()?);
-                self.named.audio_ms = length.or(self.named.audio_ms);
+                self.named.audio_ms = length.max(self.named.audio_ms);
                 return Ok(());
             }
-            "service_tier" => {
-                *self.service_tier = Some(map.next_value()?);
+            // OpenRouter, in dollars.
+            "cost" => {
+                let stated = nano_usd(map.next_value()?);
+                self.named.stated_nano_usd = stated.max(self.named.stated_nano_usd);
                 return Ok(());
             }
+            "service_tier" => return keep(&mut self.stated.service_tier, map),
+            "speed" => return keep(&mut self.stated.speed, map),
+            "inference_geo" => return keep(&mut self.stated.region, map),
             _ => {
-                map.next_value::<IgnoredAny>()?;
+                let value: &RawValue = map.next_value()?;
+                self.named.has_unknown |= !REPEATED.contains(&key) && is_billed(value.get());
                 return Ok(());
             }
         };
@@ -182,10 +278,78 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
     }
 }
 
+fn keep<'de, A: MapAccess<'de>>(
+    place: &mut Option<&'de RawValue>,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    *place = Some(map.next_value()?);
+    Ok(())
+}
+
+/// Inferences within one answer. Anthropic's figures leave out those of other types than `message`, such
+/// as `compaction`, and bill them all the same.
+#[derive(Default)]
+struct Iterations {
+    apart: Vec<Usage>,
+}
+
+/// Maximum number of inferences that are billed one by one; the others are billed together.
+const MAX_ITERATIONS: usize = 32;
+
+#[derive(Default)]
+struct Iteration<'de> {
+    named: Named,
+    kind: Option<&'de RawValue>,
+    model: Option<&'de RawValue>,
+}
+
+impl<'de> Elements<'de> for Iterations {
+    type Element = Iteration<'de>;
+
+    fn next(&mut self) -> Iteration<'de> {
+        Iteration::default()
+    }
+
+    fn done(&mut self, done: Iteration<'de>) {
+        if done.kind.is_some_and(|kind| kind.get() == r#""message""#) {
+            return;
+        }
+        let mut own = done.named.settle();
+        // Another model has prices of its own.
+        own.has_unknown |= done.model.is_some();
+        match self.apart.get_mut(MAX_ITERATIONS - 1) {
+            Some(last) => *last = last.plus(own),
+            None => self.apart.push(own),
+        }
+    }
+}
+
+impl<'de> Reader<'de> for Iteration<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "type" => keep(&mut self.kind, map),
+            "model" => keep(&mut self.model, map),
+            _ => {
+                let (mut stated, mut apart) = (Stated::default(), Vec::new());
+                let (named, stated, apart) = (&mut self.named, &mut stated, &mut apart);
+                match key {
+                    // Nothing has iterations of its own.
+                    "iterations" => map.next_value::<IgnoredAny>().map(drop),
+                    _ => Figures { named, stated, apart }.member(key, map),
+                }
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Input,
     Output,
+    /// Writes to the cache, by lifetime.
+    Written,
+    /// Calls of the provider's own tools.
+    Tools,
 }
 
 /// Reader of the details in a `usage` object.
@@ -199,18 +363,55 @@ impl<'de> Reader<'de> for Details<'_> {
         let named = &mut *self.named;
         let place = match (key, self.side) {
             ("cached_tokens", _) => &mut named.cached,
-            ("cache_write_tokens", _) => &mut named.cache_write,
+            ("cache_write_tokens" | "cache_creation_tokens", _) => &mut named.cache_write,
             ("reasoning_tokens", _) => &mut named.reasoning,
             ("audio_tokens", Side::Input) => &mut named.audio_input,
             ("audio_tokens", Side::Output) => &mut named.audio_output,
             ("image_tokens", Side::Input) => &mut named.image_input,
-            _ => {
+            ("image_tokens", Side::Output) => &mut named.image_output,
+            ("ephemeral_5m_input_tokens", Side::Written) => &mut named.cache_creation_5m,
+            ("ephemeral_1h_input_tokens", Side::Written) => &mut named.cache_creation_1h,
+            ("web_search_requests" | "web_search_calls", Side::Tools) => &mut named.web_searches,
+            // Anthropic bills fetches by their tokens alone.
+            ("web_fetch_requests", Side::Tools) => {
                 map.next_value::<IgnoredAny>()?;
                 return Ok(());
             }
+            (_, Side::Tools) => {
+                let calls = count(map.next_value()?);
+                if let Some(calls) = calls {
+                    named.tool_calls = Some(named.tool_calls.unwrap_or(0).saturating_add(calls));
+                }
+                return Ok(());
+            }
+            _ => {
+                let value: &RawValue = map.next_value()?;
+                named.has_unknown |= !REPEATED.contains(&key) && is_billed(value.get());
+                return Ok(());
+            }
         };
-        *place = count(map.next_value()?).or(*place);
+        *place = count(map.next_value()?).max(*place);
         Ok(())
+    }
+}
+
+/// Whether a member that is not known may be billed: a number above zero, or an object or list with one.
+fn is_billed(raw: &str) -> bool {
+    let is_above_zero = |text: &str| text.parse::<f64>().is_ok_and(|number| number > 0.0);
+    match raw.as_bytes().first() {
+        Some(b'{') => json::members(raw).is_some_and(|members| {
+            members.iter().any(|(name, raw)| !REPEATED.contains(&&**name) && is_flat_billed(raw))
+        }),
+        Some(b'[') => json::elements(raw).is_some_and(|list| list.into_iter().any(is_flat_billed)),
+        _ => is_above_zero(raw),
+    }
+}
+
+/// The same without a look into objects in it: those that hold anything may be billed.
+fn is_flat_billed(raw: &str) -> bool {
+    match raw.as_bytes().first() {
+        Some(b'{') => raw.bytes().any(|byte| (b'1'..=b'9').contains(&byte)),
+        _ => raw.parse::<f64>().is_ok_and(|number| number > 0.0),
     }
 }
 
@@ -219,8 +420,18 @@ fn count(value: &RawValue) -> Option<u64> {
     json::count(value.get()).filter(|&count| count <= MAX_COUNT)
 }
 
+/// Converts `value`, a number of dollars, to nano-dollars, rounded up.
+fn nano_usd(value: &RawValue) -> Option<u64> {
+    let usd: f64 = value.get().trim_matches('"').parse().ok()?;
+    // Binary fractions of decimal amounts are off by less than a thousandth of a nano-dollar.
+    (0.0..=MAX_STATED_USD).contains(&usd).then(|| (usd * 1e9 - 1e-3).ceil().max(0.0) as u64)
+}
+
+/// Highest plausible cost of a request.
+const MAX_STATED_USD: f64 = 1e6;
+
 /// Converts `value`, a number of seconds, to whole milliseconds.
 fn milliseconds(value: &RawValue) -> Option<u64> {
-    let seconds: f64 = value.get().parse().ok()?;
+    let seconds: f64 = value.get().trim_matches('"').parse().ok()?;
     (0.0..=MAX_SECONDS).contains(&seconds).then(|| (seconds * 1000.0).round() as u64)
 }

@@ -49,14 +49,19 @@ impl Usage {
 /// Facts metered from an answer's bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metered {
-    /// Reported usage; for each figure the last report.
+    /// Reported usage; for each figure the larger report.
     pub usage: Option<Usage>,
+    /// Usage of inferences within the answer that `usage` leaves out.
+    pub apart: Vec<Usage>,
     /// Last finish reason of the first choice, such as `stop` or `tool_calls`.
     pub finish_reason: Option<String>,
     /// Model that answered, as the answer names it.
     pub model: Option<String>,
     /// Service tier that the answer reports.
     pub service_tier: Option<String>,
+    /// Speed and region that it was served with.
+    pub speed: Option<String>,
+    pub region: Option<String>,
     /// Bytes of text in all deltas so far, including calls and reasoning: the basis for estimating
     /// the output if no usage is reported.
     pub said_bytes: u64,
@@ -170,15 +175,20 @@ impl Notes {
         let mut named = self.named;
         let mut answer = Answer::new(&mut named);
         let is_object = reader::read(text, &mut answer)?;
-        let Answer { has_usage, error, kind, model, service_tier, reason, said_bytes, .. } = answer;
+        let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } = answer;
         let metered = &mut self.metered;
         if has_usage {
             self.named = named;
             metered.usage = Some(named.settle());
         }
+        if apart.len() >= metered.apart.len() {
+            metered.apart = apart;
+        }
         metered.said_bytes += said_bytes;
         note_text(&mut metered.model, model, MAX_MODEL_BYTES);
-        note_text(&mut metered.service_tier, service_tier, MAX_WORD_BYTES);
+        note_text(&mut metered.service_tier, stated.service_tier, MAX_WORD_BYTES);
+        note_text(&mut metered.speed, stated.speed, MAX_WORD_BYTES);
+        note_text(&mut metered.region, stated.region, MAX_WORD_BYTES);
         if let Some(reason) = reason.and_then(|raw| word(raw, MAX_WORD_BYTES)) {
             metered.finish_reason = Some(reason);
         }
@@ -298,10 +308,11 @@ mod tests {
             "-1",
             "1.5",
             "1e999",
+            "\"\"",
+            "\"7 tokens\"",
             "9007199254740993",
             "99999999999999999999999",
             "null",
-            "\"\"",
             "\"x\"",
             "true",
             "[1]",
@@ -310,6 +321,11 @@ mod tests {
             let body = format!(r#"{{"usage":{{"prompt_tokens":{figure},"completion_tokens":3}}}}"#);
             let expected = usage([None, Some(3), None, None, None]);
             assert_eq!(Usage::of(body.as_bytes()), Some(expected), "{figure}");
+        }
+        for (figure, expected) in [("100.0", 100), ("1e3", 1000), ("\"7\"", 7)] {
+            let body = format!(r#"{{"usage":{{"prompt_tokens":{figure}}}}}"#);
+            let usage = Usage::of(body.as_bytes()).expect("usage");
+            assert_eq!(usage.prompt_tokens, Some(expected), "{figure}");
         }
         let body = r#"{"usage":{"prompt_tokens":9007199254740992}}"#;
         assert_eq!(Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens), Some(MAX_COUNT));
@@ -336,6 +352,85 @@ mod tests {
     fn the_last_of_equal_keys_counts_and_escapes_are_read() {
         let body = r#"{"usage":{"prompt_tokens":1},"us\u0061ge":{"prompt_tokens":2}}"#;
         assert_eq!(Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens), Some(2));
+    }
+
+    #[test]
+    fn fees_are_read_wherever_they_are_reported() {
+        type Row = (&'static str, fn(&Usage) -> Option<u64>, u64);
+        let rows: [Row; 8] = [
+            (
+                r#"{"cache_creation_input_tokens":10,"cache_creation":{"ephemeral_5m_input_tokens":3,
+                    "ephemeral_1h_input_tokens":5}}"#,
+                |usage| usage.cache_write_1h_tokens,
+                5,
+            ),
+            (
+                r#"{"input_tokens":1,"cache_creation":{"ephemeral_5m_input_tokens":3,
+                    "ephemeral_1h_input_tokens":5}}"#,
+                |usage| usage.prompt_tokens,
+                9,
+            ),
+            (
+                r#"{"server_tool_use":{"web_search_requests":3,"web_fetch_requests":2}}"#,
+                |usage| usage.web_searches,
+                3,
+            ),
+            (
+                r#"{"server_tool_use":{"code_execution_requests":2}}"#,
+                |usage| usage.tool_calls,
+                2,
+            ),
+            (r#"{"cost":0.0012345}"#, |usage| usage.stated_nano_usd, 1_234_500),
+            (
+                r#"{"output_tokens_details":{"image_tokens":700}}"#,
+                |usage| usage.image_output_tokens,
+                700,
+            ),
+            (r#"{"type":"duration","seconds":90}"#, |usage| usage.audio_ms, 90_000),
+            (
+                r#"{"prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":0}}"#,
+                |usage| usage.cached_tokens,
+                0,
+            ),
+        ];
+        for (json, figure, expected) in rows {
+            let body = format!(r#"{{"usage":{json}}}"#);
+            let usage = Usage::of(body.as_bytes()).expect("usage");
+            assert_eq!(figure(&usage), Some(expected), "{json}");
+            assert!(!usage.has_unknown, "{json}");
+        }
+        let calls = r#"{"object":"response","output":[{"type":"web_search_call","id":"a"},
+            {"type":"message","content":[]},{"type":"file_search_call"},{"type":"web_search_call"}],
+            "usage":{"input_tokens":1,"output_tokens":1}}"#;
+        let usage = Usage::of(calls.as_bytes()).expect("usage");
+        assert_eq!((usage.web_searches, usage.tool_calls), (Some(2), Some(1)));
+    }
+
+    #[test]
+    fn a_member_above_zero_that_is_not_known_is_noticed() {
+        for (json, has_unknown) in [
+            (r#"{"prompt_tokens":1,"video_tokens":3}"#, true),
+            (r#"{"prompt_tokens":1,"video_tokens":0,"note":"5","flag":true,"none":null}"#, false),
+            (r#"{"prompt_tokens_details":{"video_tokens":3}}"#, true),
+            (r#"{"maps":{"grounded":{"queries":2}}}"#, true),
+            (r#"{"maps":{"grounded":0},"list":[0,0]}"#, false),
+            (r#"{"list":[0,1]}"#, true),
+            (r#"{"completion_tokens_details":{"accepted_prediction_tokens":9}}"#, false),
+            (r#"{"prompt_time":0.5,"total_tokens":9,"num_cached_tokens":4}"#, false),
+        ] {
+            let body = format!(r#"{{"usage":{json}}}"#);
+            let usage = Usage::of(body.as_bytes()).expect("usage");
+            assert_eq!(usage.has_unknown, has_unknown, "{json}");
+        }
+    }
+
+    #[test]
+    fn of_two_reports_the_larger_counts_and_inner_inferences_are_billed_apart() {
+        let stream = b"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5000,\"cache_read_input_tokens\":1000,\"output_tokens\":1}}}\n\ndata: {\"type\":\"message_delta\",\"delta\":{},\"usage\":{\"input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":7,\"speed\":\"fast\",\"iterations\":[{\"type\":\"compaction\",\"input_tokens\":50,\"output_tokens\":2},{\"type\":\"message\",\"input_tokens\":5000,\"output_tokens\":7}]}}\n\ndata: {\"type\":\"message_stop\"}\n\n";
+        let found = metered("text/event-stream", &[stream]);
+        assert_eq!(found.usage, Some(usage([Some(6000), Some(7), Some(1000), None, None])));
+        let inner = usage([Some(50), Some(2), None, None, None]);
+        assert_eq!((found.apart, found.speed.as_deref()), (vec![inner], Some("fast")));
     }
 
     fn metered(content_type: &str, parts: &[&[u8]]) -> Metered {
