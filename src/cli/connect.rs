@@ -381,7 +381,7 @@ fn cheapest<'a>(config: &Config, models: &'a [String]) -> Option<&'a str> {
     };
     let price = |name: &String| {
         let rates = &config.models.price(name)?.rates;
-        Some(rates.input_nano_usd_per_mtok.saturating_add(rates.output_nano_usd_per_mtok))
+        Some(rates.input_nano_usd_per_mtok().saturating_add(rates.output_nano_usd_per_mtok()))
     };
     let chat = || models.iter().filter(may_chat);
     let priced = chat().filter_map(|name| Some((price(name)?, name)));

@@ -33,7 +33,7 @@ use serde_json::value::RawValue;
 use super::learned::{self, ForgetArgs, LearnedArgs};
 use crate::config::models::UNKNOWN_PRICE;
 use crate::config::names;
-use weir_store::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
+use weir_store::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD};
 use weir_store::budget::{Price, Rates, Tier, money};
 
 const EXAMPLES: &str = "\
@@ -207,9 +207,9 @@ fn read(name: &str, json: &str) -> Option<Model> {
     (is_used && named).then_some(Model { limits, price, provider })
 }
 
-/// Members of a list that hold rates, in the order of [`KINDS`]; tiers add suffixes such as
+/// Members of a list that hold rates of tokens, in the order of [`KINDS`]; tiers add suffixes such as
 /// `_above_200k_tokens`.
-const COSTS: [&str; KINDS.len()] = [
+const COSTS: [&str; 10] = [
     "input_cost_per_token",
     "cache_read_input_token_cost",
     "cache_creation_input_token_cost",
@@ -218,13 +218,18 @@ const COSTS: [&str; KINDS.len()] = [
     "output_cost_per_reasoning_token",
     "input_cost_per_audio_token",
     "output_cost_per_audio_token",
+    "input_cost_per_image_token",
+    "output_cost_per_image_token",
 ];
 
 /// Reads the price of one model of a list; `None` if it is unknown.
 fn price(json: &str, is_embedding: bool) -> Option<Price> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(json).ok()?;
     let rates = |suffix: &str| {
-        let mut parts = COSTS.map(|key| nano_usd_per_mtok(members.get(&format!("{key}{suffix}"))?));
+        let mut parts = [None; KINDS.len()];
+        for (part, key) in parts.iter_mut().zip(COSTS) {
+            *part = members.get(&format!("{key}{suffix}")).and_then(|raw| nano_usd_per_mtok(raw));
+        }
         if is_embedding {
             parts[OUTPUT] = parts[OUTPUT].or(Some(0));
         }
@@ -234,7 +239,7 @@ fn price(json: &str, is_embedding: bool) -> Option<Price> {
         }
         Rates::from_parts(parts)
     };
-    let base = rates("").filter(|rates| rates.input_nano_usd_per_mtok > 0)?;
+    let base = rates("").filter(|rates| rates.input_nano_usd_per_mtok() > 0)?;
     let mut tiers: Vec<Tier> = members
         .keys()
         .filter_map(|key| key.strip_prefix("input_cost_per_token_above_")?.strip_suffix("k_tokens"))
@@ -256,7 +261,7 @@ const OUTPUT: usize = 4;
 /// Converts dollars per token to nano-dollars per million tokens.
 fn nano_usd_per_mtok(value: &RawValue) -> Option<u64> {
     let (rate, _) = money::scaled(value.get(), 9 + 6)?;
-    (rate < RATE_END_NANO_USD_PER_MTOK).then_some(rate)
+    (rate < RATE_END_NANO_USD).then_some(rate)
 }
 
 /// Interprets a list's two numbers for the model called `name` (bare).

@@ -282,6 +282,8 @@ impl Limit {
 #[derive(Debug, Clone)]
 pub struct Prices {
     pub unknown: UnknownPrice,
+    /// Whether a cost that a provider states counts instead of a price.
+    pub stated: bool,
     /// Price to assume if `unknown` selects it.
     pub default: Option<Price>,
 }

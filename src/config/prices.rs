@@ -7,15 +7,17 @@ use weir_store::budget::price::{KINDS, MAX_TIERS};
 use weir_store::budget::{NanoUsd, Price, Rates, ServiceTier, Tier};
 
 /// Tables within a price for other service tiers.
-const SERVICE_TIERS: [(&str, ServiceTier); 3] = [
+const SERVICE_TIERS: [(&str, ServiceTier); 4] = [
     ("flex", ServiceTier::Flex),
     ("priority", ServiceTier::Priority),
     ("batch", ServiceTier::Batch),
+    ("fast", ServiceTier::Fast),
 ];
 
 /// Reads `[prices]`.
 pub(super) fn read(reader: &mut Reader) -> Prices {
-    let unknown = reader.section(&PRICES).get("unknown");
+    let mut keys = reader.section(&PRICES);
+    let (unknown, stated) = (keys.get("unknown"), keys.get("stated"));
     let path = ["prices", "default"];
     let default = match reader.is_absent(&path) {
         true => None,
@@ -26,7 +28,7 @@ pub(super) fn read(reader: &mut Reader) -> Prices {
                        input_usd_per_mtok and output_usd_per_mtok";
         reader.refuse(&path, message);
     }
-    Prices { unknown, default }
+    Prices { unknown, stated, default }
 }
 
 /// Reads the price under `path`, if any of it is written or `is_needed`. It is not merged with
@@ -35,7 +37,9 @@ pub(super) fn price(reader: &mut Reader, path: &[&str], is_needed: bool) -> Opti
     let inside = |name| [path, &[name]].concat();
     let has_more = !reader.is_absent(&inside("tiers"))
         || SERVICE_TIERS.iter().any(|(name, _)| !reader.is_absent(&inside(name)));
-    let rates = rates(&mut reader.at(&PRICE, path), is_needed || has_more);
+    let mut keys = reader.at(&PRICE, path);
+    let rates = rates(&mut keys, is_needed || has_more);
+    let regions = keys.texts("regions", region).unwrap_or_default();
     let tiers = tiers(reader, &inside("tiers"));
     let mut service_tiers = Vec::new();
     for (name, service_tier) in SERVICE_TIERS {
@@ -45,13 +49,27 @@ pub(super) fn price(reader: &mut Reader, path: &[&str], is_needed: bool) -> Opti
             service_tiers.extend(rates.map(|rates| (service_tier, rates)));
         }
     }
-    Some(Price { rates: rates?, tiers, service_tiers })
+    Some(Price { rates: rates?, tiers, service_tiers, regions })
 }
+
+/// Reads the factor of a region, as thousandths.
+fn region(name: &str, factor: &str) -> Result<(String, u64), String> {
+    let parsed = weir_store::budget::money::scaled(factor.trim(), 3);
+    match parsed {
+        Some((permille, true)) if (1..=MAX_REGION_PERMILLE).contains(&permille) => {
+            Ok((name.to_owned(), permille))
+        }
+        _ => Err("must be a factor with at most three decimals, such as \"1.1\"".to_owned()),
+    }
+}
+
+/// Highest factor of a region.
+const MAX_REGION_PERMILLE: u64 = 100_000;
 
 /// Reads rates. Rejects rates without both input and output if any is written or `is_needed`.
 fn rates(keys: &mut Keys<'_, '_>, is_needed: bool) -> Option<Rates> {
-    let parts = KINDS.map(|(_, name)| keys.written(name).map(|NanoUsd(rate)| rate));
-    if is_needed || KINDS.iter().any(|(_, name)| !keys.is_absent(name)) {
+    let parts = KINDS.map(|row| keys.written(row.key).map(|NanoUsd(rate)| rate));
+    if is_needed || KINDS.iter().any(|row| !keys.is_absent(row.key)) {
         for name in ["input_usd_per_mtok", "output_usd_per_mtok"] {
             if keys.is_absent(name) {
                 let message = "is missing: a price needs at least input_usd_per_mtok and \
@@ -302,15 +320,15 @@ mod tests {
         /// TOML parses a number as a float. Every valid price survives that exactly.
         #[test]
         fn a_price_written_as_a_number_is_that_price(
-            nanos in 0..weir_store::budget::price::RATE_END_NANO_USD_PER_MTOK,
+            nanos in 0..weir_store::budget::price::RATE_END_NANO_USD,
         ) {
             let text = weir_store::budget::NanoUsd(nanos).to_decimal();
             let config = loaded(&format!(
                 "[models.o1]\ninput_usd_per_mtok = {text}\noutput_usd_per_mtok = \"{text}\""
             ));
             let rates = config.models.price("o1").expect("it was set").rates;
-            prop_assert_eq!(rates.input_nano_usd_per_mtok, nanos);
-            prop_assert_eq!(rates.output_nano_usd_per_mtok, nanos);
+            prop_assert_eq!(rates.input_nano_usd_per_mtok(), nanos);
+            prop_assert_eq!(rates.output_nano_usd_per_mtok(), nanos);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Journal compared with the upstream's own log: the effect on callers' answers, and that no token
 //! is missing however a request ends.
 
+mod bills;
 mod ends;
 pub mod kill;
 mod origin;

@@ -3,7 +3,7 @@
 use super::{EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys, words};
 use crate::config::{LateSystem, UnknownPrice};
 use weir_store::budget::NanoUsd;
-use weir_store::budget::price::RATE_END_NANO_USD_PER_MTOK;
+use weir_store::budget::price::RATE_END_NANO_USD;
 
 pub(in crate::config) const LIMITS: Section = Section {
     path: "limits.*",
@@ -63,7 +63,9 @@ pub(in crate::config) const MODELS: Section = Section {
 };
 
 const RATE: super::Kind =
-    Dollars { end: NanoUsd(RATE_END_NANO_USD_PER_MTOK), unit: " per million tokens," };
+    Dollars { end: NanoUsd(RATE_END_NANO_USD), unit: " per million tokens," };
+
+const FEE: super::Kind = Dollars { end: NanoUsd(RATE_END_NANO_USD), unit: "" };
 
 /// Keys of every price.
 const RATES: &[Key] = keys! {
@@ -83,6 +85,22 @@ const RATES: &[Key] = keys! {
     audio_input_usd_per_mtok = "40", RATE, NextRequest;
     /// Audio output.
     audio_output_usd_per_mtok = "80", RATE, NextRequest;
+    /// Image input.
+    image_input_usd_per_mtok = "10", RATE, NextRequest;
+    /// Image output.
+    image_output_usd_per_mtok = "40", RATE, NextRequest;
+    /// A thousand web searches of the provider's.
+    web_search_usd_per_1k = "10", FEE, NextRequest;
+    /// A thousand calls of the provider's other tools, such as code execution and file search.
+    tool_call_usd_per_1k = "2.50", FEE, NextRequest;
+    /// A generated image.
+    image_usd_each = "0.04", FEE, NextRequest;
+    /// A minute of audio that is transcribed or spoken.
+    audio_usd_per_minute = "0.006", FEE, NextRequest;
+    /// A million characters that are spoken.
+    character_usd_per_million = "15", FEE, NextRequest;
+    /// Each request, in addition to the others.
+    request_usd_each = "0.01", FEE, NextRequest;
 };
 
 /// Keys of a price's tiers.
@@ -96,6 +114,10 @@ const TIERS: &[Key] = keys! {
     priority = {}, Inner("table"), NextRequest;
     /// Prices of the service tier "batch", with the rates above.
     batch = {}, Inner("table"), NextRequest;
+    /// Prices of Anthropic's fast mode, with the rates above.
+    fast = {}, Inner("table"), NextRequest;
+    /// Factor on the fees for tokens by the region that an answer reports, such as `{ us = "1.1" }`.
+    regions = {}, Table, NextRequest;
 };
 
 /// Keys of one tier.
@@ -150,6 +172,9 @@ pub(in crate::config) const PRICES: Section = Section {
         /// warns once per model), "reject" (chats are refused; on other routes the model is known
         /// only from the answer, too late) or "default" (the price in `[prices.default]`).
         unknown = "zero", Choice(words::<UnknownPrice>), NextRequest;
+        /// Whether a cost that the provider states in its usage, as OpenRouter does, counts instead of
+        /// a price.
+        stated = false, Switch, NextRequest;
     }],
     ..EMPTY
 };

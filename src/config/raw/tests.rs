@@ -275,7 +275,7 @@ fn every_key_is_taken() {
             originals_max_bytes: 1024,
         },
         learning: Learning { heal: false, limit_lifetime_ms: 1000, calibrate: false },
-        prices: Prices { unknown: UnknownPrice::Reject, default: None },
+        prices: Prices { unknown: UnknownPrice::Reject, stated: false, default: None },
         cache: Cache { counts_bytes: 8, folds_bytes: 0 },
         store: Store { path: "kept/weir.db".into(), url: None },
         conversations: every_key_of_conversations(),

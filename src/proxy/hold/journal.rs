@@ -352,6 +352,7 @@ impl Journal {
             learned_output_tokens,
             status: ended.status,
             price: self.price(&intent.upstream, ended.metered.model.as_deref(), &intent.model),
+            takes_stated_cost: self.config.prices.stated,
         };
         let mut settlement = settlement::settle(end, &ended.metered, &known);
         ended.outcome.clone_into(&mut settlement.outcome);

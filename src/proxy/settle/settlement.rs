@@ -2,7 +2,7 @@
 //! reported by the provider or, if unknown, by rule and flagged. Reads no clock and stores nothing.
 
 use weir_engine::wire::usage::{Metered, Usage};
-use weir_store::budget::{self, Billed, Compaction, Price, ServiceTier};
+use weir_store::budget::{self, Billed, Compaction, Cost, Kind, Pieces, Price, ServiceTier};
 use weir_store::ledger::{Flags, Settlement};
 
 /// Bytes of text per token assumed if no usage was reported.
@@ -36,6 +36,8 @@ pub struct Known<'a> {
     pub status: Option<u16>,
     /// Price of the model, if known.
     pub price: Option<&'a Price>,
+    /// Whether a cost that the provider states counts instead.
+    pub takes_stated_cost: bool,
 }
 
 impl Known<'_> {
@@ -61,7 +63,10 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     let (usage, mut flags) = match end {
         End::NotSent => return free(Flags::NOT_SENT),
         End::Refused => return free(Flags::default()),
-        _ if metered.usage.is_none() && !known.is_success() => return free(Flags::default()),
+        // Nobody charges for an answer that failed before its first content.
+        _ if metered.usage.is_none() && (!known.is_success() || is_failure(metered)) => {
+            return free(Flags::default());
+        }
         End::Seen if has_usage => (reported, Flags::default()),
         End::Seen => {
             // If an answer could not be read, even its length is unknown. One that failed has no more.
@@ -75,27 +80,43 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
             by_rule(metered, known, known.learned_output_tokens.unwrap_or(0), Flags::default())
         }
     };
-    let billed = billed(&usage, metered.service_tier.as_deref());
-    let is_counted = usage.prompt_tokens.is_some() || usage.completion_tokens.is_some();
-    let (cost_nano_usd, saved_nano_usd) = match known.price {
-        Some(price) if is_counted => {
-            let cost = budget::cost(price, &billed);
-            // Some providers price pictures separately, which no list covers.
-            if cost.partly || usage.image_input_tokens.is_some_and(|tokens| tokens > 0) {
-                flags |= Flags::PARTLY_PRICED;
-            }
-            let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage);
-            let saved = compaction.map(|done| budget::saved_nano_usd(price, &billed, done));
-            (Some(cost.nano_usd), saved)
-        }
-        _ => {
-            flags |= Flags::UNPRICED;
-            (None, None)
-        }
+    let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
+    let is_counted = usage.prompt_tokens.is_some()
+        || usage.completion_tokens.is_some()
+        || usage.audio_ms.is_some();
+    let priced = known.price.filter(|_| is_counted).map(|price| {
+        let region = Region::of(price, metered.region.as_deref());
+        let own = billed(price, &usage, metered, &region);
+        let apart = metered.apart.iter().map(|inner| Billed {
+            pieces: Pieces { requests: 0, ..pieces(inner) },
+            ..billed(price, &believed(*inner), metered, &region)
+        });
+        let all: Vec<Billed> = [own].into_iter().chain(apart).collect();
+        let mut cost = budget::cost_of_all(price, &all);
+        cost.partly |= region.is_unpriced
+            || [usage].iter().chain(&metered.apart).any(|usage| usage.has_unknown);
+        (price, own, cost)
+    });
+    let saved_nano_usd = priced.as_ref().and_then(|(price, own, _)| {
+        let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage)?;
+        Some(budget::saved_nano_usd(price, own, compaction))
+    });
+    let computed = priced.map(|(_, _, cost)| cost);
+    let cost = stated.map(|nano_usd| Cost { nano_usd, partly: false }).or(computed);
+    match cost {
+        Some(cost) if cost.partly => flags |= Flags::PARTLY_PRICED,
+        Some(_) => {}
+        None => flags |= Flags::UNPRICED,
+    }
+    let cost_nano_usd = cost.map(|cost| cost.nano_usd);
+    let inner = metered.apart.iter().map(|inner| believed(*inner)).reduce(Usage::plus);
+    let all = |own: Option<u64>, of: fn(&Usage) -> Option<u64>| {
+        let inner = inner.as_ref().and_then(of);
+        own.map(|own| own.saturating_add(inner.unwrap_or(0))).or(inner)
     };
     Settlement {
-        prompt_tokens: usage.prompt_tokens,
-        completion_tokens: usage.completion_tokens,
+        prompt_tokens: all(usage.prompt_tokens, |inner| inner.prompt_tokens),
+        completion_tokens: all(usage.completion_tokens, |inner| inner.completion_tokens),
         cached_tokens: usage.cached_tokens,
         cache_write_tokens: usage.cache_write_tokens,
         reasoning_tokens: usage.reasoning_tokens,
@@ -104,6 +125,11 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         flags,
         ..Settlement::default()
     }
+}
+
+/// Whether an answer has an error and nothing else.
+fn is_failure(metered: &Metered) -> bool {
+    metered.failed && metered.said_bytes == 0
 }
 
 /// Drops figures that no request can have used: a typing error must not become a bill.
@@ -117,6 +143,11 @@ pub fn believed(reported: Usage) -> Usage {
         reasoning_tokens: believed(reported.reasoning_tokens),
         audio_input_tokens: believed(reported.audio_input_tokens),
         audio_output_tokens: believed(reported.audio_output_tokens),
+        image_input_tokens: believed(reported.image_input_tokens),
+        image_output_tokens: believed(reported.image_output_tokens),
+        cache_write_1h_tokens: believed(reported.cache_write_1h_tokens),
+        web_searches: believed(reported.web_searches),
+        tool_calls: believed(reported.tool_calls),
         ..reported
     }
 }
@@ -150,18 +181,56 @@ fn by_rule(
     (usage, flags | Flags::ESTIMATED)
 }
 
-fn billed(usage: &Usage, service_tier: Option<&str>) -> Billed {
+/// Region of an answer, as its price knows it.
+struct Region {
+    permille: u64,
+    /// Whether its price may differ, and is not known.
+    is_unpriced: bool,
+}
+
+impl Region {
+    /// Anthropic reports `global` or `not_available` if no region changes the price.
+    fn of(price: &Price, reported: Option<&str>) -> Self {
+        let reported = reported.unwrap_or_default();
+        let found = price.regions.iter().find(|(name, _)| name.eq_ignore_ascii_case(reported));
+        let is_neutral = ["", "global", "not_available"].contains(&reported);
+        Self {
+            permille: found.map_or(0, |(_, permille)| *permille),
+            is_unpriced: found.is_none() && !is_neutral,
+        }
+    }
+}
+
+fn pieces(usage: &Usage) -> Pieces {
+    Pieces {
+        web_searches: usage.web_searches.unwrap_or(0),
+        tool_calls: usage.tool_calls.unwrap_or(0),
+        audio_ms: usage.audio_ms.unwrap_or(0),
+        requests: 1,
+        ..Pieces::default()
+    }
+}
+
+fn billed(price: &Price, usage: &Usage, metered: &Metered, region: &Region) -> Billed {
+    // Audio that is billed by its length has no tokens to report.
+    let by_length = usage.audio_ms.filter(|_| price.fee(Kind::Audio).is_some()).map(|_| 0);
+    let is_fast = metered.speed.as_deref() == Some("fast");
+    let tier = if is_fast { "fast" } else { metered.service_tier.as_deref().unwrap_or_default() };
     Billed {
-        prompt_tokens: usage.prompt_tokens,
+        prompt_tokens: usage.prompt_tokens.or(by_length),
         // Embeddings have no output to report.
         completion_tokens: usage.completion_tokens.or(Some(0)),
         cached_tokens: usage.cached_tokens,
         cache_write_tokens: usage.cache_write_tokens,
-        cache_write_1h_tokens: None,
+        cache_write_1h_tokens: usage.cache_write_1h_tokens,
         reasoning_tokens: usage.reasoning_tokens,
         audio_input_tokens: usage.audio_input_tokens,
         audio_output_tokens: usage.audio_output_tokens,
-        service_tier: ServiceTier::from_name(service_tier.unwrap_or_default()),
+        image_input_tokens: usage.image_input_tokens,
+        image_output_tokens: usage.image_output_tokens,
+        pieces: pieces(usage),
+        service_tier: ServiceTier::from_name(tier),
+        region_permille: region.permille,
     }
 }
 
@@ -197,6 +266,7 @@ mod tests {
             learned_output_tokens: Some(100),
             status,
             price: Some(price),
+            takes_stated_cost: false,
         }
     }
 

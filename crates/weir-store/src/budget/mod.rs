@@ -16,7 +16,9 @@ pub mod window;
 pub use hold::{Ask, Measure, Room, Verdict};
 pub use limit::{Budget, BudgetId};
 pub use money::NanoUsd;
-pub use price::{Billed, Cost, OutputBound, Price, Rates, ServiceTier, Tier, cost};
+pub use price::{
+    Billed, Cost, Kind, OutputBound, Pieces, Price, Rates, ServiceTier, Tier, cost, cost_of_all,
+};
 pub use saved::{CACHE_FLOOR_TOKENS, Compaction, saved_nano_usd};
 pub use scope::{Scope, ScopeKind, Scopes};
 pub use window::{Span, Window};

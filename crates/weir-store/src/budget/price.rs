@@ -16,74 +16,114 @@ use std::fmt::Write as _;
 
 use super::money::NanoUsd;
 
-const TOKENS_PER_MTOK: u128 = 1_000_000;
-/// Exclusive upper bound of a rate: a million dollars per million tokens, so a rate has at most 15
-/// digits.
-pub const RATE_END_NANO_USD_PER_MTOK: u64 = 1_000_000_000_000_000;
+const UNITS: u128 = 1_000_000;
+/// Exclusive upper bound of a rate: a thousand dollars a unit, a million per million tokens.
+pub const RATE_END_NANO_USD: u64 = 1_000_000_000_000_000;
 /// Maximum number of tiers per price.
 pub const MAX_TIERS: usize = 8;
 
-/// Token kinds with rates, in the order of [`Rates::from_parts`]: the word in a catalogue and the
-/// configuration key of each.
-pub const KINDS: [(&str, &str); 8] = [
-    ("in", "input_usd_per_mtok"),
-    ("cached", "cached_input_usd_per_mtok"),
-    ("write", "cache_write_usd_per_mtok"),
-    ("write1h", "cache_write_1h_usd_per_mtok"),
-    ("out", "output_usd_per_mtok"),
-    ("reasoning", "reasoning_usd_per_mtok"),
-    ("audio_in", "audio_input_usd_per_mtok"),
-    ("audio_out", "audio_output_usd_per_mtok"),
-];
-
-/// Price per million tokens in nano-dollars, by kind. A kind with `None` is billed as plain input
-/// or output. That is normal for reasoning, which most providers bill as output; for other kinds
-/// the bill is marked partial.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rates {
-    pub input_nano_usd_per_mtok: u64,
-    pub cached_input_nano_usd_per_mtok: Option<u64>,
-    pub cache_write_nano_usd_per_mtok: Option<u64>,
+/// Kinds of what providers charge for. Each is a row of [`KINDS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Input,
+    CachedInput,
+    CacheWrite,
     /// Cache entries that live one hour, if they cost more than others.
-    pub cache_write_1h_nano_usd_per_mtok: Option<u64>,
-    pub output_nano_usd_per_mtok: u64,
-    pub reasoning_nano_usd_per_mtok: Option<u64>,
-    pub audio_input_nano_usd_per_mtok: Option<u64>,
-    pub audio_output_nano_usd_per_mtok: Option<u64>,
+    CacheWrite1h,
+    Output,
+    Reasoning,
+    AudioInput,
+    AudioOutput,
+    ImageInput,
+    ImageOutput,
+    WebSearch,
+    /// A call of another tool of the provider's, such as code execution.
+    ToolCall,
+    /// A generated image.
+    Image,
+    /// Audio by its length, counted in milliseconds.
+    Audio,
+    /// Characters of a text that is spoken.
+    Character,
+    Request,
 }
 
+/// Row of the table of kinds.
+#[derive(Debug, Clone, Copy)]
+pub struct KindRow {
+    /// Word in a catalogue.
+    pub word: &'static str,
+    /// Configuration key.
+    pub key: &'static str,
+    /// Number of units that the written rate is for.
+    pub units: u64,
+}
+
+const fn row(word: &'static str, key: &'static str, units: u64) -> KindRow {
+    KindRow { word, key, units }
+}
+
+/// Kinds in the order of [`Kind`]: their word, configuration key and the units of their rate.
+pub const KINDS: [KindRow; 16] = [
+    row("in", "input_usd_per_mtok", 1_000_000),
+    row("cached", "cached_input_usd_per_mtok", 1_000_000),
+    row("write", "cache_write_usd_per_mtok", 1_000_000),
+    row("write1h", "cache_write_1h_usd_per_mtok", 1_000_000),
+    row("out", "output_usd_per_mtok", 1_000_000),
+    row("reasoning", "reasoning_usd_per_mtok", 1_000_000),
+    row("audio_in", "audio_input_usd_per_mtok", 1_000_000),
+    row("audio_out", "audio_output_usd_per_mtok", 1_000_000),
+    row("image_in", "image_input_usd_per_mtok", 1_000_000),
+    row("image_out", "image_output_usd_per_mtok", 1_000_000),
+    row("search", "web_search_usd_per_1k", 1000),
+    row("call", "tool_call_usd_per_1k", 1000),
+    row("image", "image_usd_each", 1),
+    row("minute", "audio_usd_per_minute", 60_000),
+    row("character", "character_usd_per_million", 1_000_000),
+    row("request", "request_usd_each", 1),
+];
+
+/// Rates in nano-dollars by kind, each for the units of its row of [`KINDS`]. A kind with `None` is
+/// billed as plain input or output, or not at all. That is normal for reasoning, which most providers
+/// bill as output; for other kinds the bill is marked partial.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rates(pub(super) [Option<u64>; KINDS.len()]);
+
 impl Rates {
-    /// Builds rates from parts in the order of [`KINDS`]. Returns `None` if input or output is
-    /// missing, or if a rate is not below [`RATE_END_NANO_USD_PER_MTOK`].
-    pub fn from_parts(parts: [Option<u64>; KINDS.len()]) -> Option<Self> {
-        if parts.iter().flatten().any(|&rate| rate >= RATE_END_NANO_USD_PER_MTOK) {
-            return None;
-        }
-        let [input, cached, write, write_1h, output, reasoning, audio_input, audio_output] = parts;
-        Some(Self {
-            input_nano_usd_per_mtok: input?,
-            cached_input_nano_usd_per_mtok: cached,
-            cache_write_nano_usd_per_mtok: write,
-            cache_write_1h_nano_usd_per_mtok: write_1h,
-            output_nano_usd_per_mtok: output?,
-            reasoning_nano_usd_per_mtok: reasoning,
-            audio_input_nano_usd_per_mtok: audio_input,
-            audio_output_nano_usd_per_mtok: audio_output,
-        })
+    /// Creates rates of tokens of input and output alone, in nano-dollars per million.
+    pub fn of_tokens(input_nano_usd_per_mtok: u64, output_nano_usd_per_mtok: u64) -> Self {
+        let rates = Self::default().with(Kind::Input, input_nano_usd_per_mtok);
+        rates.with(Kind::Output, output_nano_usd_per_mtok)
     }
 
-    /// Returns the rates in the order of [`KINDS`].
-    fn parts(&self) -> [Option<u64>; KINDS.len()] {
-        [
-            Some(self.input_nano_usd_per_mtok),
-            self.cached_input_nano_usd_per_mtok,
-            self.cache_write_nano_usd_per_mtok,
-            self.cache_write_1h_nano_usd_per_mtok,
-            Some(self.output_nano_usd_per_mtok),
-            self.reasoning_nano_usd_per_mtok,
-            self.audio_input_nano_usd_per_mtok,
-            self.audio_output_nano_usd_per_mtok,
-        ]
+    /// Builds rates from parts in the order of [`KINDS`]. Returns `None` if input or output is
+    /// missing, or if a rate is not below [`RATE_END_NANO_USD`].
+    pub fn from_parts(parts: [Option<u64>; KINDS.len()]) -> Option<Self> {
+        let is_whole = [Kind::Input, Kind::Output].iter().all(|kind| parts[*kind as usize].is_some());
+        let is_sound = parts.iter().flatten().all(|&rate| rate < RATE_END_NANO_USD);
+        (is_whole && is_sound).then_some(Self(parts))
+    }
+
+    /// Returns the rates with another one for a kind.
+    #[must_use]
+    pub fn with(mut self, kind: Kind, rate_nano_usd: u64) -> Self {
+        self.0[kind as usize] = Some(rate_nano_usd);
+        self
+    }
+
+    /// Returns the rate of a kind, if it has one.
+    pub fn get(&self, kind: Kind) -> Option<u64> {
+        self.0[kind as usize]
+    }
+
+    /// Returns the rate of plain input, in nano-dollars per million tokens.
+    pub fn input_nano_usd_per_mtok(&self) -> u64 {
+        self.get(Kind::Input).unwrap_or(0)
+    }
+
+    /// Returns the rate of plain output, in nano-dollars per million tokens.
+    pub fn output_nano_usd_per_mtok(&self) -> u64 {
+        self.get(Kind::Output).unwrap_or(0)
     }
 }
 
@@ -103,6 +143,8 @@ pub struct Price {
     pub tiers: Vec<Tier>,
     /// Rates of non-standard service tiers. They have no size tiers.
     pub service_tiers: Vec<(ServiceTier, Rates)>,
+    /// Factors of regions, in thousandths, on all fees for tokens.
+    pub regions: Vec<(String, u64)>,
 }
 
 impl Price {
@@ -127,34 +169,54 @@ impl Price {
             tiers.push(Tier { above_prompt_tokens, rates });
             above = next;
         }
-        Some(Self { rates, tiers, service_tiers: Vec::new() })
+        Some(Self { tiers, ..Self::flat(rates) })
     }
 
     /// Returns the maximum cost of a request with this prompt size as a function of its output, for
-    /// any cache use and any service tier.
-    pub fn bound(&self, prompt_tokens: u64, service_tier: Option<ServiceTier>) -> OutputBound {
+    /// any cache use and any service tier that it may be served by. `service_tier` is the one that it
+    /// asks for, if it leaves none open; `kinds` are those that not every request may be billed by, such
+    /// as audio.
+    pub fn bound(
+        &self,
+        prompt_tokens: u64,
+        service_tier: Option<ServiceTier>,
+        kinds: &[Kind],
+    ) -> OutputBound {
         let of_tiers = self.service_tiers.iter();
-        let served = of_tiers.filter(|(tier, _)| service_tier.is_none_or(|asked| asked == *tier));
+        // Fast answers come to those who ask for them.
+        let may_serve = |tier: ServiceTier| match service_tier {
+            Some(asked) => asked == tier,
+            None => tier != ServiceTier::Fast,
+        };
+        let served = of_tiers.filter(|(tier, _)| may_serve(*tier)).map(|(_, rates)| rates);
         let by_size = self.rates(prompt_tokens, ServiceTier::Standard).0;
-        let mut most = OutputBound::default();
-        let mut input_nano_usd_per_mtok = 0;
-        for rates in served.map(|(_, rates)| rates).chain([by_size]) {
-            let inputs = [
-                Some(rates.input_nano_usd_per_mtok),
-                rates.cache_write_nano_usd_per_mtok,
-                rates.cache_write_1h_nano_usd_per_mtok,
-            ];
-            let outputs = [Some(rates.output_nano_usd_per_mtok), rates.reasoning_nano_usd_per_mtok];
-            for rate in inputs.into_iter().flatten() {
-                input_nano_usd_per_mtok = input_nano_usd_per_mtok.max(rate);
-            }
-            for rate in outputs.into_iter().flatten() {
-                most.output_nano_usd_per_mtok = most.output_nano_usd_per_mtok.max(rate);
-            }
+        let dearest = |always: [Kind; 2], possible: &[Kind]| {
+            let possible = possible.iter().filter(|kind| kinds.contains(kind));
+            let kinds: Vec<Kind> = always.iter().chain(possible).copied().collect();
+            let rates = served.clone().chain([by_size]);
+            rates.flat_map(|rates| kinds.iter().filter_map(|kind| rates.get(*kind))).max().unwrap_or(0)
+        };
+        let factor = self.regions.iter().map(|(_, permille)| *permille).max().unwrap_or(0).max(1000);
+        let raised = |nano_usd: u128| (nano_usd * u128::from(factor)).div_ceil(1000);
+        let input = dearest(
+            [Kind::Input, Kind::CacheWrite],
+            &[Kind::CacheWrite1h, Kind::AudioInput, Kind::ImageInput],
+        );
+        let output = dearest(
+            [Kind::Output, Kind::Reasoning],
+            &[Kind::AudioOutput, Kind::ImageOutput],
+        );
+        let base = raised(u128::from(prompt_tokens) * u128::from(input)).div_ceil(UNITS)
+            + u128::from(self.fee(Kind::Request).unwrap_or(0));
+        OutputBound {
+            base_nano_usd: u64::try_from(base).unwrap_or(u64::MAX),
+            output_nano_usd_per_mtok: u64::try_from(raised(output.into())).unwrap_or(u64::MAX),
         }
-        let base = u128::from(prompt_tokens) * u128::from(input_nano_usd_per_mtok);
-        most.base_nano_usd = u64::try_from(base.div_ceil(TOKENS_PER_MTOK)).unwrap_or(u64::MAX);
-        most
+    }
+
+    /// Returns the rate of a fee that no size changes.
+    pub fn fee(&self, kind: Kind) -> Option<u64> {
+        self.rates.get(kind)
     }
 
     /// Returns the rates for a prompt size, and whether they do not apply exactly to this request.
@@ -183,7 +245,7 @@ impl OutputBound {
     /// Returns the cost with `output_tokens` of output, rounded up.
     pub fn nano_usd(&self, output_tokens: u64) -> u64 {
         let output = u128::from(output_tokens) * u128::from(self.output_nano_usd_per_mtok);
-        let all = u128::from(self.base_nano_usd) + output.div_ceil(TOKENS_PER_MTOK);
+        let all = u128::from(self.base_nano_usd) + output.div_ceil(UNITS);
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 }
@@ -197,7 +259,7 @@ fn parse_rates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<(Rates, 
             above = Some(words.next()?.parse().ok()?);
             break;
         }
-        let kind = KINDS.iter().position(|(kind, _)| *kind == word)?;
+        let kind = KINDS.iter().position(|row| row.word == word)?;
         let NanoUsd(rate) = NanoUsd::parse(words.next()?)?;
         if parts[kind].replace(rate).is_some() {
             return None;
@@ -221,7 +283,7 @@ impl fmt::Display for Price {
 
 fn write_rates(text: &mut String, rates: &Rates) {
     let mut space = "";
-    for ((word, _), rate) in KINDS.iter().zip(rates.parts()) {
+    for (KindRow { word, .. }, rate) in KINDS.iter().zip(rates.0) {
         if let Some(rate) = rate {
             write!(text, "{space}{word} {}", NanoUsd(rate).digits(0))
                 .expect("writing to a string cannot fail");
@@ -238,6 +300,8 @@ pub enum ServiceTier {
     Flex,
     Priority,
     Batch,
+    /// Anthropic's `speed: "fast"`.
+    Fast,
     /// A tier without a known price.
     Other,
 }
@@ -252,6 +316,7 @@ impl ServiceTier {
             "flex" => Self::Flex,
             "priority" => Self::Priority,
             "batch" => Self::Batch,
+            "fast" => Self::Fast,
             _ => Self::Other,
         }
     }
@@ -276,7 +341,40 @@ pub struct Billed {
     pub audio_input_tokens: Option<u64>,
     /// Audio tokens of the completion.
     pub audio_output_tokens: Option<u64>,
+    /// Image tokens of the prompt.
+    pub image_input_tokens: Option<u64>,
+    /// Image tokens of the completion.
+    pub image_output_tokens: Option<u64>,
+    /// What is charged by the piece.
+    pub pieces: Pieces,
     pub service_tier: ServiceTier,
+    /// Factor of the region, in thousandths; 0 for none.
+    pub region_permille: u64,
+}
+
+/// What is charged by the piece: numbers of calls, images and characters, and the length of audio.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pieces {
+    pub web_searches: u64,
+    pub tool_calls: u64,
+    pub images: u64,
+    pub audio_ms: u64,
+    pub characters: u64,
+    /// Whether it is a request of its own, rather than an inference within one.
+    pub requests: u64,
+}
+
+impl Pieces {
+    fn counts(&self) -> [(Kind, u64); 6] {
+        [
+            (Kind::WebSearch, self.web_searches),
+            (Kind::ToolCall, self.tool_calls),
+            (Kind::Image, self.images),
+            (Kind::Audio, self.audio_ms),
+            (Kind::Character, self.characters),
+            (Kind::Request, self.requests),
+        ]
+    }
 }
 
 /// Cost of a request.
@@ -294,9 +392,19 @@ pub struct Cost {
 /// A part larger than its whole (cached input above the prompt) raises the whole to the sum of its
 /// parts. Some gateways report the prompt without them, and that must not reduce the bill.
 pub fn cost(price: &Price, billed: &Billed) -> Cost {
-    let bill = bill(price, billed);
-    let nano_usd = bill.nano_usd_mtok.div_ceil(TOKENS_PER_MTOK);
-    Cost { nano_usd: u64::try_from(nano_usd).unwrap_or(u64::MAX), partly: bill.is_partial }
+    cost_of_all(price, &[*billed])
+}
+
+/// Computes the cost of all inferences of one request, each of its own size, rounded once.
+pub fn cost_of_all(price: &Price, billed: &[Billed]) -> Cost {
+    let mut all = Bill { nano_usd_mtok: 0, is_partial: false };
+    for billed in billed {
+        let own = bill(price, billed);
+        all.nano_usd_mtok = all.nano_usd_mtok.saturating_add(own.nano_usd_mtok);
+        all.is_partial |= own.is_partial;
+    }
+    let nano_usd = all.nano_usd_mtok.div_ceil(UNITS);
+    Cost { nano_usd: u64::try_from(nano_usd).unwrap_or(u64::MAX), partly: all.is_partial }
 }
 
 /// A bill before rounding.
@@ -318,6 +426,21 @@ impl Bill {
         self.add(tokens, rate.unwrap_or(else_rate));
     }
 
+    /// Adds what is charged by the piece.
+    fn add_pieces(&mut self, price: &Price, pieces: &Pieces) {
+        for (kind, count) in pieces.counts().into_iter().filter(|(_, count)| *count > 0) {
+            match price.fee(kind) {
+                Some(rate) => {
+                    let units = u128::from(KINDS[kind as usize].units);
+                    let amount = u128::from(count) * u128::from(rate) * UNITS;
+                    self.nano_usd_mtok = self.nano_usd_mtok.saturating_add(amount.div_ceil(units));
+                }
+                // Hardly any model charges by the request, and texts are charged by their tokens.
+                None => self.is_partial |= !matches!(kind, Kind::Request | Kind::Character),
+            }
+        }
+    }
+
     /// Returns the whole, but at least `least`, the sum of its parts.  Marks the bill as partial if
     /// the whole is missing or too small.
     fn whole(&mut self, reported: Option<u64>, least: u64, rate: u64) -> u64 {
@@ -334,36 +457,50 @@ pub(super) fn bill(price: &Price, billed: &Billed) -> Bill {
     let cached = billed.cached_tokens.unwrap_or(0);
     let write_1h = billed.cache_write_1h_tokens.unwrap_or(0);
     let write = billed.cache_write_tokens.unwrap_or(0).max(write_1h);
-    let audio_input = billed.audio_input_tokens.unwrap_or(0);
-    let input_parts = cached.saturating_add(write).max(audio_input);
+    let [audio_input, image_input] =
+        [billed.audio_input_tokens, billed.image_input_tokens].map(Option::unwrap_or_default);
+    let input_parts = cached.saturating_add(write).max(audio_input.saturating_add(image_input));
     let size = billed.prompt_tokens.unwrap_or(0).max(input_parts);
     let (rates, is_unlike) = price.rates(size, billed.service_tier);
     let mut bill = Bill { nano_usd_mtok: 0, is_partial: is_unlike };
 
-    let input_rate = rates.input_nano_usd_per_mtok;
+    let input_rate = rates.input_nano_usd_per_mtok();
     let prompt = bill.whole(billed.prompt_tokens, input_parts, input_rate);
     let fresh = prompt - cached.saturating_add(write);
-    // Providers do not report how much of the audio was cached. Tokens billed as cached are not
-    // billed as audio.
+    // Providers do not report how much of audio and images was cached. Tokens billed as cached are
+    // not billed as such.
     let fresh_audio = audio_input.min(fresh);
-    bill.is_partial |= audio_input > 0 && cached.saturating_add(write) > 0;
-    bill.add(fresh - fresh_audio, input_rate);
-    bill.add_apart(fresh_audio, rates.audio_input_nano_usd_per_mtok, input_rate);
-    bill.add_apart(cached, rates.cached_input_nano_usd_per_mtok, input_rate);
-    let write_rate = rates.cache_write_nano_usd_per_mtok;
+    let fresh_image = image_input.min(fresh - fresh_audio);
+    let is_cached = cached.saturating_add(write) > 0;
+    bill.is_partial |= (audio_input > 0 || image_input > 0) && is_cached;
+    bill.add(fresh - fresh_audio - fresh_image, input_rate);
+    bill.add_apart(fresh_audio, rates.get(Kind::AudioInput), input_rate);
+    bill.add_apart(fresh_image, rates.get(Kind::ImageInput), input_rate);
+    bill.add_apart(cached, rates.get(Kind::CachedInput), input_rate);
+    let write_rate = rates.get(Kind::CacheWrite);
     bill.add_apart(write - write_1h, write_rate, input_rate);
     let write_1h_else = write_rate.unwrap_or(input_rate);
-    bill.add_apart(write_1h, rates.cache_write_1h_nano_usd_per_mtok, write_1h_else);
+    bill.add_apart(write_1h, rates.get(Kind::CacheWrite1h), write_1h_else);
 
-    let output_rate = rates.output_nano_usd_per_mtok;
-    let reasoning = billed.reasoning_tokens.unwrap_or(0);
-    let audio_output = billed.audio_output_tokens.unwrap_or(0);
-    let output_parts = reasoning.saturating_add(audio_output);
+    let output_rate = rates.output_nano_usd_per_mtok();
+    let [reasoning, audio_output, image_output] = [
+        billed.reasoning_tokens,
+        billed.audio_output_tokens,
+        billed.image_output_tokens,
+    ]
+    .map(Option::unwrap_or_default);
+    let output_parts = reasoning.saturating_add(audio_output).saturating_add(image_output);
     let completion = bill.whole(billed.completion_tokens, output_parts, output_rate);
-    let audio_output = audio_output.min(completion - reasoning);
-    bill.add(completion - reasoning - audio_output, output_rate);
-    bill.add(reasoning, rates.reasoning_nano_usd_per_mtok.unwrap_or(output_rate));
-    bill.add_apart(audio_output, rates.audio_output_nano_usd_per_mtok, output_rate);
+    let rest = completion - output_parts;
+    bill.add(rest, output_rate);
+    bill.add(reasoning, rates.get(Kind::Reasoning).unwrap_or(output_rate));
+    bill.add_apart(audio_output, rates.get(Kind::AudioOutput), output_rate);
+    bill.add_apart(image_output, rates.get(Kind::ImageOutput), output_rate);
+    if billed.region_permille > 0 {
+        let raised = bill.nano_usd_mtok.saturating_mul(billed.region_permille.into());
+        bill.nano_usd_mtok = raised.div_ceil(1000);
+    }
+    bill.add_pieces(price, &billed.pieces);
     bill
 }
 

@@ -309,7 +309,7 @@ mod tests {
             rate in any::<u64>(),
         ) {
             let mut price = price(TIERED);
-            price.rates.input_nano_usd_per_mtok = rate;
+            price.rates = price.rates.with(price::Kind::Input, rate);
             let billed = Billed {
                 prompt_tokens: figures[0],
                 cached_tokens: figures[1],

@@ -89,10 +89,10 @@ pub(super) fn cached_permille(config: &Config, route: &Route, model: &str) -> Op
         Priced::Unpriced | Priced::Refused => None,
     });
     let rates = &price?.rates;
-    match u128::from(rates.input_nano_usd_per_mtok) {
+    match u128::from(rates.input_nano_usd_per_mtok()) {
         0 => Some(0),
         input => {
-            let cached = u128::from(rates.cached_input_nano_usd_per_mtok?);
+            let cached = u128::from(rates.get(weir_store::budget::Kind::CachedInput)?);
             u32::try_from(cached * 1000 / input).ok()
         }
     }

@@ -137,7 +137,12 @@ impl Meter {
                 notes.metered.overlong |= skipped > 0;
                 notes.metered.events += skipped;
             }
-            Kind::Json(body) => notes.metered.done = notes.body(&body).is_some(),
+            Kind::Json(body) => {
+                let read = notes.body(&body);
+                let (done, failed) = read.map_or((false, false), |read| (true, read.has_error));
+                notes.metered.done = done;
+                notes.metered.failed = failed;
+            }
             Kind::Unread => {}
         }
         notes.metered
@@ -496,7 +501,12 @@ mod tests {
             let metered = metered("text/event-stream", &[stream.as_bytes()]);
             assert_eq!((metered.failed, metered.done), (failed, done), "{event}");
         }
-        assert!(!metered("application/json", &[br#"{"error":{"message":"x"}}"#]).failed);
+        for (body, failed) in [
+            (r#"{"error":{"message":"x"}}"#, true),
+            (r#"{"choices":[{"message":{"content":"error"}}],"error":null}"#, false),
+        ] {
+            assert_eq!(metered("application/json", &[body.as_bytes()]).failed, failed, "{body}");
+        }
     }
 
     #[test]

@@ -160,14 +160,13 @@ fn absurd_figures_cost_the_most_there_is() {
         reasoning_tokens: most,
         audio_input_tokens: most,
         audio_output_tokens: most,
+        image_input_tokens: most,
+        image_output_tokens: most,
+        pieces: Pieces { web_searches: u64::MAX, audio_ms: u64::MAX, ..Pieces::default() },
         service_tier: ServiceTier::Other,
+        region_permille: u64::MAX,
     };
-    let rates = Rates {
-        input_nano_usd_per_mtok: u64::MAX,
-        output_nano_usd_per_mtok: u64::MAX,
-        cached_input_nano_usd_per_mtok: most,
-        ..Rates::default()
-    };
+    let rates = Rates::of_tokens(u64::MAX, u64::MAX).with(Kind::CachedInput, u64::MAX);
     let expected = Cost { nano_usd: u64::MAX, partly: true };
     assert_eq!(cost(&Price::flat(rates), &absurd), expected);
     assert_eq!(cost(&Price::default(), &absurd).nano_usd, 0);
@@ -175,7 +174,8 @@ fn absurd_figures_cost_the_most_there_is() {
 
 #[test]
 fn prices_are_read_as_they_are_written_and_nothing_else_is() {
-    let all = "in 1 cached 2 write 3 write1h 4 out 5 reasoning 6 audio_in 7 audio_out 8.25";
+    let all = "in 1 cached 2 write 3 write1h 4 out 5 reasoning 6 audio_in 7 audio_out 8.25 \
+               image_in 9 image_out 10 search 11 call 12 image 0.04 minute 0.006 character 15 request 1";
     for text in [GPT_4O, GPT_5_4, SONNET, QWEN, all, "in 0 out 0"] {
         assert_eq!(price(text).to_string(), text);
     }
@@ -233,17 +233,8 @@ prop_compose! {
 }
 
 fn rates([cached, input, write, output, reasoning]: [u64; 5]) -> Rates {
-    Rates::from_parts([
-        Some(input),
-        Some(cached),
-        Some(write),
-        None,
-        Some(output),
-        Some(reasoning),
-        None,
-        None,
-    ])
-    .expect("all below the end")
+    let rates = Rates::of_tokens(input, output).with(Kind::CachedInput, cached);
+    rates.with(Kind::CacheWrite, write).with(Kind::Reasoning, reasoning)
 }
 
 fn reported([fresh, cached, write, said, reasoned]: [u64; 5]) -> Billed {
@@ -278,9 +269,9 @@ proptest! {
             service_tier: tier,
             ..Billed::default()
         };
-        let known = price.bound(prompt, Some(tier)).nano_usd(output);
+        let known = price.bound(prompt, Some(tier), &[]).nano_usd(output);
         prop_assert!(cost(&price, &billed).nano_usd <= known);
-        prop_assert!(known <= price.bound(prompt, None).nano_usd(output));
+        prop_assert!(known <= price.bound(prompt, None, &[]).nano_usd(output));
     }
 }
 
@@ -311,9 +302,8 @@ proptest! {
         factor in 1_u64..4,
     ) {
         let mut price = Price::flat(rates(rising));
-        price.rates.audio_input_nano_usd_per_mtok = Some(rising[2]);
-        price.rates.audio_output_nano_usd_per_mtok = Some(rising[4]);
-        let upper = Rates::from_parts(price.rates.parts().map(|rate| rate.map(|r| r * factor)));
+        price.rates = price.rates.with(Kind::AudioInput, rising[2]).with(Kind::AudioOutput, rising[4]);
+        let upper = Rates::from_parts(price.rates.0.map(|rate| rate.map(|r| r * factor)));
         let rates = upper.expect("all below the end");
         price.tiers.push(Tier { above_prompt_tokens: 300_000, rates });
         let bill = |figures: [Option<u64>; 8]| cost(&price, &Billed {
@@ -325,7 +315,7 @@ proptest! {
             audio_output_tokens: figures[5],
             cached_tokens: figures[6],
             cache_write_1h_tokens: figures[7],
-            service_tier: ServiceTier::Standard,
+            ..Billed::default()
         }).nano_usd;
         let mut larger = figures;
         larger[which] = Some(figures[which].unwrap_or(0) + more);
@@ -349,16 +339,10 @@ proptest! {
         figures in prop::array::uniform8(any::<Option<u64>>()),
         parts in prop::array::uniform8(any::<u64>()),
     ) {
-        let price = Price::flat(Rates {
-            input_nano_usd_per_mtok: parts[0],
-            cached_input_nano_usd_per_mtok: Some(parts[1]),
-            cache_write_nano_usd_per_mtok: Some(parts[2]),
-            cache_write_1h_nano_usd_per_mtok: None,
-            output_nano_usd_per_mtok: parts[3],
-            reasoning_nano_usd_per_mtok: Some(parts[4]),
-            audio_input_nano_usd_per_mtok: Some(parts[5]),
-            audio_output_nano_usd_per_mtok: None,
-        });
+        let rates = Rates::of_tokens(parts[0], parts[3]).with(Kind::CachedInput, parts[1]);
+        let rates = rates.with(Kind::CacheWrite, parts[2]).with(Kind::Reasoning, parts[4]);
+        let rates = rates.with(Kind::AudioInput, parts[5]).with(Kind::Image, parts[6]);
+        let price = Price::flat(rates.with(Kind::Audio, parts[7]));
         let [prompt, completion, cached, write, hour, reasoning, audio_in, audio_out] = figures;
         cost(&price, &Billed {
             prompt_tokens: prompt,
@@ -369,13 +353,17 @@ proptest! {
             reasoning_tokens: reasoning,
             audio_input_tokens: audio_in,
             audio_output_tokens: audio_out,
+            image_input_tokens: parts[0].into(),
+            image_output_tokens: None,
+            pieces: Pieces { images: parts[1], audio_ms: parts[2], ..Pieces::default() },
+            region_permille: parts[3],
             service_tier: ServiceTier::Priority,
         });
     }
 
     #[test]
     fn any_price_is_read_as_it_is_written(
-        parts in prop::array::uniform8(prop::option::of(0..RATE_END_NANO_USD_PER_MTOK)),
+        parts in prop::array::uniform16(prop::option::of(0..RATE_END_NANO_USD)),
         above in any::<u64>(),
     ) {
         let mut parts = parts;
@@ -383,7 +371,7 @@ proptest! {
         parts[4] = parts[4].or(Some(1));
         let rates = Rates::from_parts(parts).expect("all below the end");
         let tiers = vec![Tier { above_prompt_tokens: above, rates }];
-        let price = Price { rates, tiers, service_tiers: Vec::new() };
+        let price = Price { tiers, ..Price::flat(rates) };
         prop_assert_eq!(Price::parse(&price.to_string()), Some(price));
     }
 }
