@@ -55,7 +55,7 @@ async fn system_messages_stay_where_the_provider_accepts_them() {
     let turns = (0..40).map(|turn| {
         let mut list = call_and_result(turn, "a", &output(turn)).to_vec();
         if turn % 4 == 1 {
-            list.push(json!({"role": "system", "content": format!("Rule {turn} holds.")}));
+            list.push(json!({"role": "system", "content": rule(turn)}));
         }
         if turn % 4 == 3 {
             list.push(json!({"role": "assistant", "content": "Done."}));
@@ -65,9 +65,19 @@ async fn system_messages_stay_where_the_provider_accepts_them() {
     });
     let last =
         sent("/v1/messages", "messages", claude(), turns.collect(), 4000, validity::messages).await;
+    // The newest stay as messages, older ones in notes.
+    let newest = json!({"role": "system", "content": rule(37)});
+    assert!(last["messages"].as_array().is_some_and(|list| list.contains(&newest)), "{last:.3000}");
     for turn in (1..40).step_by(4) {
-        assert!(last.to_string().contains(&format!("Rule {turn} holds.")), "{turn}: {last:.3000}");
+        assert!(last.to_string().contains(&rule(turn)), "{turn}: {last:.3000}");
     }
+}
+
+/// A rule, in words of its own for each turn.
+fn rule(turn: usize) -> String {
+    const PARTS: [&str; 10] =
+        ["gates", "levels", "valves", "sills", "pumps", "gauges", "weirs", "banks", "locks", "boats"];
+    format!("Never change the {} without a test.", PARTS[turn / 4])
 }
 
 #[tokio::test]
