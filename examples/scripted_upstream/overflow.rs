@@ -27,6 +27,8 @@ fn says(vendor: &str, size: Overflow) -> String {
     let Overflow { prompt_tokens: prompt, output_tokens: output, context_tokens: window } = size;
     let total = prompt + output;
     match vendor {
+        "novita" => "The input is longer than the model's context length".to_owned(),
+        "zai" => "Prompt too long".to_owned(),
         "anthropic" if output > 0 && prompt <= window => format!(
             "input length and `max_tokens` exceed context limit: {prompt} + {output} > {window}, decrease input length or `max_tokens` and try again"
         ),
@@ -77,14 +79,10 @@ fn says(vendor: &str, size: Overflow) -> String {
         "cloudflare" => format!(
             "AiError: AiError: The estimated number of input and maximum output tokens ({total}) exceeded this model context window limit ({window}). (a-b-c)"
         ),
-        "siliconflow" => {
-            format!("length of prompt_tokens ({prompt}) must be less than max_seq_len ({window}).")
-        }
+        "siliconflow" => format!("length of prompt_tokens ({prompt}) must be less than max_seq_len ({window})."),
         "deepinfra" => {
             format!("Requested input length {prompt} exceeds maximum input length {window}")
         }
-        "novita" => "The input is longer than the model's context length".to_owned(),
-        "zai" => "Prompt too long".to_owned(),
         "too_large" => format!("Request too large: {prompt} tokens, limit {window}."),
         _ if output == 0 => format!(
             "This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages."

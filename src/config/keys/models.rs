@@ -62,8 +62,7 @@ pub(in crate::config) const MODELS: Section = Section {
     ..EMPTY
 };
 
-const RATE: super::Kind =
-    Dollars { end: NanoUsd(RATE_END_NANO_USD), unit: " per million tokens," };
+const RATE: super::Kind = Dollars { end: NanoUsd(RATE_END_NANO_USD), unit: " per million tokens," };
 
 const FEE: super::Kind = Dollars { end: NanoUsd(RATE_END_NANO_USD), unit: "" };
 

@@ -382,8 +382,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     (
         "[summaries]\nupstream = \"x\"",
         "summaries.upstream: there is no such key; its section has api_key_env, api_key_file, cache_bytes, \
-         lifetime_ms, max_bytes, max_concurrent, max_usd_per_day, mode, model, pause_ms, prefetch, \
-         summary_tokens, timeout_ms, url, wait_ms",
+         lifetime_ms, max_bytes, max_concurrent, max_usd_per_day, mode, model, pause_ms, prefetch, reasoning_effort, \
+         reasoning_tokens, summary_tokens, timeout_ms, url, wait_ms",
     ),
     ("[events]\nurl = \"x\"", "events.url: there is no such key; did you mean events.webhook_url?"),
     ("[tls]\ncert = \"x\"", "tls: there is no such key; did you mean admin.tls or server.tls?"),

@@ -114,7 +114,7 @@ impl ConversationLabel {
             return Self::Unknown;
         }
         let mut hasher = Xxh3::new();
-        // If there is no other, those of the system tell conversations apart.
+        // If there is no other, those of the system distinguish conversations.
         let head = request.head();
         let first = request.messages.get(head..=head).unwrap_or(&request.messages);
         for raw in first {

@@ -144,9 +144,7 @@ impl Draft {
         let model = requested_model(job, request);
         let found = config.models.find(&model);
         let is_model_known = !matches!(found.known, config::Known::Unknown);
-        if !is_model_known {
-            shared.warn_once(&model, &found.entry);
-        }
+        (!is_model_known).then(|| shared.warn_once(&model, &found.entry));
         let route = Arc::clone(job.route.as_ref().unwrap_or_else(|| shared.routes.unmatched()));
         let settings = config.settings(found.name);
         let by_model = route.policy().or(settings.policy.as_deref());
@@ -163,10 +161,11 @@ impl Draft {
             ..of_model(&found.entry, policy.counting)
         };
         let configured = limits.configured();
-        let stored = || route.knowledge.learned.limits(job.tenant, &model, configured);
+        let known = &route.knowledge.learned;
+        let stored = || known.limits(job.tenant, &model, configured);
         let learned = job.options.learned.unwrap_or_else(stored);
         learned.apply(&mut limits, is_model_known);
-        let ratio = || route.knowledge.learned.ratio(job.tenant, &model);
+        let ratio = || known.ratio(job.tenant, &model);
         let (own, is_estimated) = (found.entry.encoding, policy.counting.is_estimated);
         let (encoding, is_calibrated) = encoding(own, is_estimated, settings.token_permille, ratio);
         let class = class(job, request);

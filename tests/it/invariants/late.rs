@@ -1,4 +1,4 @@
-//! Late results: whatever names an earlier block is sent with it, or neither is. The judge reads JSON
+//! Late results: all that names an earlier block is sent with it, or neither is. The judge reads JSON
 //! alone, and shares no code with weir.
 
 use std::collections::{BTreeMap, BTreeSet};

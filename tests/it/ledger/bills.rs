@@ -185,8 +185,10 @@ fn request(api: Api, stream: bool) -> String {
 
 fn answer(api: Api, usage: &Value) -> Value {
     match api {
-        Chat => json!({"id": "c", "object": "chat.completion", "model": "m1", "usage": usage, "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]}),
+        Chat => {
+            json!({"id": "c", "object": "chat.completion", "model": "m1", "usage": usage, "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]})
+        }
         Responses => json!({"id": "r", "object": "response", "status": "completed", "model": "m1",
             "output": [], "usage": usage}),
         Messages => json!({"id": "m", "type": "message", "role": "assistant", "model": "m1",
@@ -223,7 +225,12 @@ fn stream(events: &[Value]) -> String {
 }
 
 /// Sends one request that is answered so; returns its row.
-async fn billed(change: impl FnOnce(&mut Config), api: Api, streams: bool, answer: &str) -> RequestRow {
+async fn billed(
+    change: impl FnOnce(&mut Config),
+    api: Api,
+    streams: bool,
+    answer: &str,
+) -> RequestRow {
     let store = Store::in_memory().expect("there is memory");
     let mut upstream = Upstream::start().await;
     let weir = harness::start_with(store.clone(), &upstream.address, |config| {
@@ -272,7 +279,8 @@ async fn a_cost_that_the_provider_states_counts_if_the_operator_says_so() {
 async fn tiers_that_served_and_calls_of_tools_among_the_items_are_billed() {
     let mut own = answer(Responses, &json!({"input_tokens": 1000, "output_tokens": 100}));
     own["service_tier"] = json!("flex");
-    own["output"] = json!([{"type": "web_search_call", "id": "w"}, {"type": "file_search_call", "id": "f"}]);
+    own["output"] =
+        json!([{"type": "web_search_call", "id": "w"}, {"type": "file_search_call", "id": "f"}]);
     let completed = json!({"type": "response.completed", "response": own});
     for (streams, answer) in [(false, through::whole(&own)), (true, stream(&[completed]))] {
         let row = billed(|_| {}, Responses, streams, &answer).await;

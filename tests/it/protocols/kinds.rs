@@ -75,8 +75,9 @@ async fn system_messages_stay_where_the_provider_accepts_them() {
 
 /// A rule, in words of its own for each turn.
 fn rule(turn: usize) -> String {
-    const PARTS: [&str; 10] =
-        ["gates", "levels", "valves", "sills", "pumps", "gauges", "weirs", "banks", "locks", "boats"];
+    const PARTS: [&str; 10] = [
+        "gates", "levels", "valves", "sills", "pumps", "gauges", "weirs", "banks", "locks", "boats",
+    ];
     format!("Never change the {} without a test.", PARTS[turn / 4])
 }
 

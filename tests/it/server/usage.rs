@@ -228,7 +228,7 @@ async fn events_come_when_they_are_whole_and_heartbeats_at_once() {
     for (sent, received) in [
         (": ping\n", ": ping\n"),
         ("\ndata: {\"usa", "\n"),
-        // Usage beside a choice comes unasked.
+        // Usage next to a choice comes unasked.
         ("ge\":{},\"choices\":[2]}\n\n", "data: {\"usage\":{},\"choices\":[2]}\n\n"),
         // A frame with only usage is removed; the next frame shows this.
         ("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7}}\n\n: ping\n", ": ping\n"),

@@ -354,12 +354,11 @@ mod tests {
         assert!(count_list(encoding, &format!("[{deep}]")) > 90);
     }
 
-    #[test]
-    fn definitions_outside_the_prompt_do_not_count() {
-        let long = "It reads the gauge and returns the level. ".repeat(50);
+    /// Definitions that are deferred, and what of each stands in the prompt.
+    fn deferred(long: &str) -> Vec<(String, &'static str)> {
         let schema =
             format!(r#"{{"type":"object","properties":{{"a":{{"description":"{long}"}}}}}}"#);
-        for (deferred, shown) in [
+        vec![
             // Messages
             (
                 format!(
@@ -411,7 +410,13 @@ mod tests {
                 ),
                 r#"{"type":"mcp","server_label":"s","server_description":"Docs."}"#,
             ),
-        ] {
+        ]
+    }
+
+    #[test]
+    fn definitions_outside_the_prompt_do_not_count() {
+        let long = "It reads the gauge and returns the level. ".repeat(50);
+        for (deferred, shown) in deferred(&long) {
             for encoding in [Encoding::O200kBase, Encoding::from_name("qwen2").expect("it exists")]
             {
                 let own = r#"{"type":"function","name":"own","description":"Always here."}"#;

@@ -111,102 +111,105 @@ mod tests {
     use super::super::{Edit, Protocol};
     use super::*;
 
+    /// Blocks and items, with the name and the arguments of the call and the texts of results in each.
+    const TYPES: &[(&str, &str, &str, &[&str])] = &[
+        (
+            r#"{"type":"server_tool_use","id":"s","name":"bash_code_execution","input":{"command":"ls"}}"#,
+            r#""bash_code_execution""#,
+            r#"{"command":"ls"}"#,
+            &[],
+        ),
+        (
+            r#"{"type":"mcp_tool_use","id":"m","name":"echo","server_name":"x","input":{}}"#,
+            r#""echo""#,
+            "{}",
+            &[],
+        ),
+        (
+            r#"{"type":"mcp_tool_result","tool_use_id":"m","is_error":false,"content":[{"type":"text","text":"a"}]}"#,
+            "",
+            "",
+            &[r#""a""#],
+        ),
+        (
+            r#"{"type":"bash_code_execution_tool_result","tool_use_id":"s","content":{"type":"bash_code_execution_result","stdout":"o","stderr":"e","return_code":0,"content":[{"type":"bash_code_execution_output","file_id":"f"}]}}"#,
+            "",
+            "",
+            &[r#""o""#, r#""e""#],
+        ),
+        (
+            r#"{"type":"code_execution_tool_result","content":{"type":"encrypted_code_execution_result","encrypted_stdout":"zzz","stderr":""}}"#,
+            "",
+            "",
+            &[],
+        ),
+        (
+            r#"{"type":"web_fetch_tool_result","content":{"type":"web_fetch_result","url":"u","content":{"type":"document","source":{"type":"text","media_type":"text/plain","data":"page"},"title":"t"}}}"#,
+            "",
+            "",
+            &[r#""page""#],
+        ),
+        (
+            r#"{"type":"web_fetch_tool_result","content":{"content":{"type":"document","source":{"type":"base64","data":"JVBE"}}}}"#,
+            "",
+            "",
+            &[],
+        ),
+        (
+            r#"{"type":"web_search_tool_result","content":[{"type":"web_search_result","url":"u","encrypted_content":"zzz"}]}"#,
+            "",
+            "",
+            &[],
+        ),
+        (
+            r#"{"type":"advisor_tool_result","content":{"type":"advisor_result","text":"do x"}}"#,
+            "",
+            "",
+            &[r#""do x""#],
+        ),
+        (
+            r#"{"type":"mcp_call","id":"m","name":"roll","arguments":"{}","output":"4","error":null}"#,
+            r#""roll""#,
+            r#""{}""#,
+            &[r#""4""#],
+        ),
+        (
+            r#"{"type":"mcp_approval_request","id":"m","name":"roll","arguments":"{}"}"#,
+            r#""roll""#,
+            r#""{}""#,
+            &[],
+        ),
+        (
+            r#"{"type":"code_interpreter_call","id":"c","code":"1+1","outputs":[{"type":"logs","logs":"2"},{"type":"image","url":"u"}]}"#,
+            r#""code_interpreter_call""#,
+            r#""1+1""#,
+            &[r#""2""#],
+        ),
+        (
+            r#"{"type":"file_search_call","id":"f","queries":["q"],"results":[{"file_id":"f","text":"hit"}]}"#,
+            r#""file_search_call""#,
+            r#"["q"]"#,
+            &[r#""hit""#],
+        ),
+        (
+            r#"{"type":"web_search_call","id":"w","action":{"type":"search","query":"q"}}"#,
+            r#""web_search_call""#,
+            r#"{"type":"search","query":"q"}"#,
+            &[],
+        ),
+        (
+            r#"{"type":"teapot_call","input":"brew","output":"tea"}"#,
+            r#""teapot_call""#,
+            r#""brew""#,
+            &[r#""tea""#],
+        ),
+        (r#"{"type":"teapot_tool_result","content":"tea"}"#, "", "", &[r#""tea""#]),
+        (r#"{"type":"text","text":"a"}"#, "", "", &[]),
+    ];
+
     #[test]
     fn calls_and_texts_are_found_in_all_types() {
-        for (raw, name, arguments, wanted) in [
-            (
-                r#"{"type":"server_tool_use","id":"s","name":"bash_code_execution","input":{"command":"ls"}}"#,
-                r#""bash_code_execution""#,
-                r#"{"command":"ls"}"#,
-                &[][..],
-            ),
-            (
-                r#"{"type":"mcp_tool_use","id":"m","name":"echo","server_name":"x","input":{}}"#,
-                r#""echo""#,
-                "{}",
-                &[],
-            ),
-            (
-                r#"{"type":"mcp_tool_result","tool_use_id":"m","is_error":false,"content":[{"type":"text","text":"a"}]}"#,
-                "",
-                "",
-                &[r#""a""#],
-            ),
-            (
-                r#"{"type":"bash_code_execution_tool_result","tool_use_id":"s","content":{"type":"bash_code_execution_result","stdout":"o","stderr":"e","return_code":0,"content":[{"type":"bash_code_execution_output","file_id":"f"}]}}"#,
-                "",
-                "",
-                &[r#""o""#, r#""e""#],
-            ),
-            (
-                r#"{"type":"code_execution_tool_result","content":{"type":"encrypted_code_execution_result","encrypted_stdout":"zzz","stderr":""}}"#,
-                "",
-                "",
-                &[],
-            ),
-            (
-                r#"{"type":"web_fetch_tool_result","content":{"type":"web_fetch_result","url":"u","content":{"type":"document","source":{"type":"text","media_type":"text/plain","data":"page"},"title":"t"}}}"#,
-                "",
-                "",
-                &[r#""page""#],
-            ),
-            (
-                r#"{"type":"web_fetch_tool_result","content":{"content":{"type":"document","source":{"type":"base64","data":"JVBE"}}}}"#,
-                "",
-                "",
-                &[],
-            ),
-            (
-                r#"{"type":"web_search_tool_result","content":[{"type":"web_search_result","url":"u","encrypted_content":"zzz"}]}"#,
-                "",
-                "",
-                &[],
-            ),
-            (
-                r#"{"type":"advisor_tool_result","content":{"type":"advisor_result","text":"do x"}}"#,
-                "",
-                "",
-                &[r#""do x""#],
-            ),
-            (
-                r#"{"type":"mcp_call","id":"m","name":"roll","arguments":"{}","output":"4","error":null}"#,
-                r#""roll""#,
-                r#""{}""#,
-                &[r#""4""#],
-            ),
-            (
-                r#"{"type":"mcp_approval_request","id":"m","name":"roll","arguments":"{}"}"#,
-                r#""roll""#,
-                r#""{}""#,
-                &[],
-            ),
-            (
-                r#"{"type":"code_interpreter_call","id":"c","code":"1+1","outputs":[{"type":"logs","logs":"2"},{"type":"image","url":"u"}]}"#,
-                r#""code_interpreter_call""#,
-                r#""1+1""#,
-                &[r#""2""#],
-            ),
-            (
-                r#"{"type":"file_search_call","id":"f","queries":["q"],"results":[{"file_id":"f","text":"hit"}]}"#,
-                r#""file_search_call""#,
-                r#"["q"]"#,
-                &[r#""hit""#],
-            ),
-            (
-                r#"{"type":"web_search_call","id":"w","action":{"type":"search","query":"q"}}"#,
-                r#""web_search_call""#,
-                r#"{"type":"search","query":"q"}"#,
-                &[],
-            ),
-            (
-                r#"{"type":"teapot_call","input":"brew","output":"tea"}"#,
-                r#""teapot_call""#,
-                r#""brew""#,
-                &[r#""tea""#],
-            ),
-            (r#"{"type":"teapot_tool_result","content":"tea"}"#, "", "", &[r#""tea""#]),
-            (r#"{"type":"text","text":"a"}"#, "", "", &[]),
-        ] {
+        for &(raw, name, arguments, wanted) in TYPES {
             let kind = json::member(raw, "type").and_then(json::string).expect("a type");
             let own = call(&kind, raw);
             let own = own.map(|own| (own.name, own.arguments)).unwrap_or_default();

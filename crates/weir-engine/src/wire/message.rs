@@ -35,7 +35,7 @@ pub struct Message<'a> {
     pub inner_outputs: Vec<&'a str>,
     /// JSON text of the ID of the call that a result answers.
     pub answers: Option<&'a str>,
-    /// JSON texts of the IDs by which other parts of the message name a block, this or an earlier one.
+    /// JSON texts of the IDs with which other parts of the message name a block, this or an earlier one.
     pub names: Vec<(Naming, &'a str)>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
     pub side_texts: Vec<&'a str>,

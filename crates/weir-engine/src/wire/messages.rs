@@ -377,8 +377,8 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// Adds the IDs by which it names itself or other blocks: any block with a `tool_use_id` is a result,
-    /// whatever its type, and a call waits for one, whoever carries it out. A client's own call is among
+    /// Adds the IDs with which it names itself or other blocks: any block with a `tool_use_id` is a result,
+    /// of any type, and a call waits for one, also if the provider carries it out. A client's own call is among
     /// the calls already.
     ///
     /// Source: Anthropic's guides to server tools and to programmatic tool calling.

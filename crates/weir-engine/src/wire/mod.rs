@@ -222,7 +222,7 @@ pub struct Request<'a> {
 const LABELS: [&str; 4] = ["metadata", "client_metadata", "prompt_cache_key", "conversation"];
 /// Maximum number of messages in [`Request::head`].
 const MAX_HEAD: usize = 16;
-/// Members by which a provider adds to the prompt: OpenAI's and OpenRouter's search, OpenRouter's plugins,
+/// Members with which a provider adds to the prompt: OpenAI's and OpenRouter's search, OpenRouter's plugins,
 /// Anthropic's connector and containers, Cohere's and vLLM's documents.
 const ADDING: [&str; 6] =
     ["web_search_options", "plugins", "mcp_servers", "container", "documents", "prompt"];

@@ -380,7 +380,7 @@ impl<'a> Item<'a> {
         })
     }
 
-    /// Adds the IDs by which it names itself or other items. A client's call and its output, which have
+    /// Adds the IDs with which it names itself or other items. A client's call and its output, which have
     /// members of their own, are left out.
     ///
     /// Source: OpenAI's API reference of Responses, and its guide to programmatic tool calling.

@@ -99,7 +99,8 @@ impl Rates {
     /// Builds rates from parts in the order of [`KINDS`]. Returns `None` if input or output is
     /// missing, or if a rate is not below [`RATE_END_NANO_USD`].
     pub fn from_parts(parts: [Option<u64>; KINDS.len()]) -> Option<Self> {
-        let is_whole = [Kind::Input, Kind::Output].iter().all(|kind| parts[*kind as usize].is_some());
+        let is_whole =
+            [Kind::Input, Kind::Output].iter().all(|kind| parts[*kind as usize].is_some());
         let is_sound = parts.iter().flatten().all(|&rate| rate < RATE_END_NANO_USD);
         (is_whole && is_sound).then_some(Self(parts))
     }
@@ -194,18 +195,20 @@ impl Price {
             let possible = possible.iter().filter(|kind| kinds.contains(kind));
             let kinds: Vec<Kind> = always.iter().chain(possible).copied().collect();
             let rates = served.clone().chain([by_size]);
-            rates.flat_map(|rates| kinds.iter().filter_map(|kind| rates.get(*kind))).max().unwrap_or(0)
+            rates
+                .flat_map(|rates| kinds.iter().filter_map(|kind| rates.get(*kind)))
+                .max()
+                .unwrap_or(0)
         };
-        let factor = self.regions.iter().map(|(_, permille)| *permille).max().unwrap_or(0).max(1000);
+        let factor =
+            self.regions.iter().map(|(_, permille)| *permille).max().unwrap_or(0).max(1000);
         let raised = |nano_usd: u128| (nano_usd * u128::from(factor)).div_ceil(1000);
         let input = dearest(
             [Kind::Input, Kind::CacheWrite],
             &[Kind::CacheWrite1h, Kind::AudioInput, Kind::ImageInput],
         );
-        let output = dearest(
-            [Kind::Output, Kind::Reasoning],
-            &[Kind::AudioOutput, Kind::ImageOutput],
-        );
+        let output =
+            dearest([Kind::Output, Kind::Reasoning], &[Kind::AudioOutput, Kind::ImageOutput]);
         let base = raised(u128::from(prompt_tokens) * u128::from(input)).div_ceil(UNITS)
             + u128::from(self.fee(Kind::Request).unwrap_or(0));
         OutputBound {
@@ -483,12 +486,9 @@ pub(super) fn bill(price: &Price, billed: &Billed) -> Bill {
     bill.add_apart(write_1h, rates.get(Kind::CacheWrite1h), write_1h_else);
 
     let output_rate = rates.output_nano_usd_per_mtok();
-    let [reasoning, audio_output, image_output] = [
-        billed.reasoning_tokens,
-        billed.audio_output_tokens,
-        billed.image_output_tokens,
-    ]
-    .map(Option::unwrap_or_default);
+    let [reasoning, audio_output, image_output] =
+        [billed.reasoning_tokens, billed.audio_output_tokens, billed.image_output_tokens]
+            .map(Option::unwrap_or_default);
     let output_parts = reasoning.saturating_add(audio_output).saturating_add(image_output);
     let completion = bill.whole(billed.completion_tokens, output_parts, output_rate);
     let rest = completion - output_parts;

@@ -195,8 +195,8 @@ impl Budgets {
             let usual_tokens = usual_tokens.unwrap_or(UNKNOWN_OUTPUT_TOKENS);
             let output_tokens = if unread.has_output { usual_tokens } else { 0 };
             let all_tokens = prompt_tokens.saturating_add(output_tokens);
-            let all_nano_usd =
-                price.map_or(0, |price| price.bound(prompt_tokens, None, &[]).nano_usd(output_tokens));
+            let all_nano_usd = price
+                .map_or(0, |price| price.bound(prompt_tokens, None, &[]).nano_usd(output_tokens));
             let per_mtok = u128::from(all_nano_usd) * 1_000_000 / u128::from(all_tokens.max(1));
             Ask {
                 money: OutputBound {

@@ -140,7 +140,7 @@ struct Place {
     odd: u32,
 }
 
-/// Number of places told apart; the first ones are numbers of fields.
+/// Number of places that are distinguished; the first ones are numbers of fields.
 const PLACES: usize = 1 << 12;
 
 impl Fields {

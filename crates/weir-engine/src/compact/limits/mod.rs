@@ -114,7 +114,7 @@ impl Limits {
     }
 
     /// Returns the profile for the compaction state: the limit by class, and `tools_tokens` rounded
-    /// up. The step is a fiftieth of the lowest limit, whatever set it. So a tool list that grows
+    /// up. The step is a fiftieth of the lowest limit, from any source. So a tool list that grows
     /// slightly does not move compactions, and the rounding takes two percent of a limit at most.
     pub fn profile(&self, tools_tokens: u64, policy: Policy, measure: Measure) -> Profile {
         let step = (self.input_beside(0) / 50).max(1);

@@ -269,7 +269,7 @@ struct Filled {
 }
 
 /// Adds the lines of a text with their sizes, as shares of the size of some lines together: the work is
-/// linear whatever the encoding. Returns the size of the text.
+/// linear in every encoding. Returns the size of the text.
 fn price(
     encoding: Encoding,
     said: &str,

@@ -1,7 +1,7 @@
 //! Turns and exchanges: messages that stay or are removed together. Built message by message from
 //! earlier messages alone, so that a longer transcript regroups only from a turn that waits for results.
 //!
-//! A message that names an earlier block (the result of a call, whoever carried it out; a call made by a
+//! A message that names an earlier block (the result of a call of any tool; a call made by a
 //! program) joins that block's turn, with all that stands between. An ID names the last block that had
 //! it. A result with no ID, or one that nothing has, belongs to the assistant's last turn, if that waits.
 //! If the block is gone by then, the message goes, too.

@@ -19,7 +19,7 @@ pub(super) struct Answer<'n, 'de> {
     /// The event's own type.
     pub(super) kind: Option<&'de RawValue>,
     pub(super) model: Option<&'de RawValue>,
-    /// What the usage says beside figures.
+    /// What the usage says in addition to figures.
     pub(super) stated: Stated<'de>,
     /// Inferences that the figures leave out.
     pub(super) apart: Vec<Usage>,

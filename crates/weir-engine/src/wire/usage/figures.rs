@@ -222,7 +222,7 @@ pub(super) struct Figures<'n, 'de> {
     pub(super) apart: &'n mut Vec<Usage>,
 }
 
-/// What a `usage` object says beside figures, as JSON texts. Anthropic reports these here.
+/// What a `usage` object says in addition to figures, as JSON texts. Anthropic reports these here.
 #[derive(Default)]
 pub(super) struct Stated<'de> {
     pub(super) service_tier: Option<&'de RawValue>,
@@ -287,7 +287,7 @@ fn keep<'de, A: MapAccess<'de>>(
 }
 
 /// Inferences within one answer. Anthropic's figures leave out those of other types than `message`, such
-/// as `compaction`, and bill them all the same.
+/// as `compaction`, and bills include them.
 #[derive(Default)]
 struct Iterations {
     apart: Vec<Usage>,

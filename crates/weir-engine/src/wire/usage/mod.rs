@@ -180,7 +180,8 @@ impl Notes {
         let mut named = self.named;
         let mut answer = Answer::new(&mut named);
         let is_object = reader::read(text, &mut answer)?;
-        let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } = answer;
+        let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } =
+            answer;
         let metered = &mut self.metered;
         if has_usage {
             self.named = named;
@@ -380,11 +381,7 @@ mod tests {
                 |usage| usage.web_searches,
                 3,
             ),
-            (
-                r#"{"server_tool_use":{"code_execution_requests":2}}"#,
-                |usage| usage.tool_calls,
-                2,
-            ),
+            (r#"{"server_tool_use":{"code_execution_requests":2}}"#, |usage| usage.tool_calls, 2),
             (r#"{"cost":0.0012345}"#, |usage| usage.stated_nano_usd, 1_234_500),
             (
                 r#"{"output_tokens_details":{"image_tokens":700}}"#,
