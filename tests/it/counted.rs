@@ -168,7 +168,7 @@ async fn opaque_content_counts_as_what_it_is() {
         let body = self::body(path, &messages, &[], false);
         if role == "user" {
             let request = setting::post(path, headers, &body.to_string());
-            assert_eq!(ask(weir.address, request).await.status, 400, "{path}");
+            assert_eq!(ask(weir.address, request).await.status(), 400, "{path}");
         }
     }
 }

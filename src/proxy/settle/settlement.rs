@@ -85,16 +85,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         || usage.completion_tokens.is_some()
         || usage.audio_ms.is_some();
     let priced = known.price.filter(|_| is_counted).map(|price| {
-        let region = Region::of(price, metered.region.as_deref());
-        let own = billed(price, &usage, metered, &region);
-        let apart = metered.apart.iter().map(|inner| Billed {
-            pieces: Pieces { requests: 0, ..pieces(inner) },
-            ..billed(price, &believed(*inner), metered, &region)
-        });
-        let all: Vec<Billed> = [own].into_iter().chain(apart).collect();
-        let mut cost = budget::cost_of_all(price, &all);
-        cost.partly |= region.is_unpriced
-            || [usage].iter().chain(&metered.apart).any(|usage| usage.has_unknown);
+        let (own, cost) = priced(price, &usage, metered);
         (price, own, cost)
     });
     let saved_nano_usd = priced.as_ref().and_then(|(price, own, _)| {
@@ -179,6 +170,21 @@ fn by_rule(
         ..reported
     };
     (usage, flags | Flags::ESTIMATED)
+}
+
+/// Returns the bill of the answer itself, and the cost with that of inferences within it.
+fn priced(price: &Price, usage: &Usage, metered: &Metered) -> (Billed, Cost) {
+    let region = Region::of(price, metered.region.as_deref());
+    let own = billed(price, usage, metered, &region);
+    let apart = metered.apart.iter().map(|inner| Billed {
+        pieces: Pieces { requests: 0, ..pieces(inner) },
+        ..billed(price, &believed(*inner), metered, &region)
+    });
+    let all: Vec<Billed> = [own].into_iter().chain(apart).collect();
+    let mut cost = budget::cost_of_all(price, &all);
+    cost.partly |= region.is_unpriced
+        || [usage].into_iter().chain(&metered.apart).any(|usage| usage.has_unknown);
+    (own, cost)
 }
 
 /// Region of an answer, as its price knows it.

@@ -226,7 +226,7 @@ fn are_clipped(
             (Ok(value_in), Ok(value_out)) => {
                 strings_are_clipped((&value_in, text_in), (&value_out, text_out))
             }
-            (Err(_), _) => clip(text_in, 0, text_out).is_some(),
+            (Err(_), _) => is_clip(&[Some(text_in)], &[Some(text_out)]).is_some(),
             (Ok(_), Err(_)) => false,
         }
     };
@@ -239,7 +239,7 @@ fn are_clipped(
 fn strings_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
     match (&own.0.kind, &theirs.0.kind) {
         (Kind::Text(text_in), Kind::Text(text_out)) => {
-            text_in == text_out || clip(text_in, 0, text_out).is_some()
+            text_in == text_out || is_clip(&[Some(text_in)], &[Some(text_out)]).is_some()
         }
         (Kind::List(items_in), Kind::List(items_out)) => {
             let mut pairs = items_in.iter().zip(items_out);

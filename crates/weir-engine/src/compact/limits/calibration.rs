@@ -95,7 +95,7 @@ struct Largest {
     reported: u64,
     /// weir's count of the smallest prompt with about as many reported tokens.
     counted: u64,
-    /// Number of prompts of twice that size and more since, of which no more was reported.
+    /// Number of prompts of at least twice that size since, with no more reported.
     truncated: usize,
 }
 
