@@ -20,6 +20,7 @@ pub mod event_filter;
 mod identity;
 pub mod insert;
 pub mod json;
+mod loads;
 pub mod message;
 pub mod messages;
 pub mod model;

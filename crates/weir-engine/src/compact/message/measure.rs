@@ -54,6 +54,8 @@ pub struct Fact {
     pub form_tokens: u64,
     /// Whether it declares tools, as codex does for newer models.
     pub declares_tools: bool,
+    /// Whether it may load tools whose definitions are deferred.
+    pub may_load_tools: bool,
     /// Blocks that it names.
     pub links: Links,
 }
@@ -139,6 +141,7 @@ impl Measure {
             form: form.key,
             form_tokens: tokens.max(tokens - text_tokens + form.text_tokens),
             declares_tools: form.declares_tools,
+            may_load_tools: message.may_load_tools(),
             ending: if message.is_aside { Ending::Other } else { ending.done(text_tokens) },
             links: Links::of(message),
         }

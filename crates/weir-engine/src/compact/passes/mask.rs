@@ -8,6 +8,7 @@ use super::calls;
 use crate::compact::message::placeholder::{self, Reason};
 use crate::compact::policy::share;
 use crate::compact::source::Source;
+use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Rewrite;
 use crate::wire::{Content, Edit, Role, message::Part};
 
@@ -112,7 +113,8 @@ impl Compaction<'_> {
             }
             end -= 1;
         }
-        let own = |turn: &usize| !self.turn(*turn).is_pinned_by_caller;
+        let is_load = |turn: &usize| self.pins.get(turn) == Some(&Pin::Load);
+        let own = |turn: &usize| !self.turn(*turn).is_pinned_by_caller && !is_load(turn);
         self.older()[..end]
             .iter()
             .filter(|turn| own(turn))

@@ -17,12 +17,13 @@ pub(super) mod plain_note;
 pub(super) mod shares;
 mod survive;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::compact::policy::{Notes, Restart, share};
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::{Mark, Pin};
+use crate::compact::state::messages::Fate;
 use crate::compact::summary;
 
 /// Step that a compaction took, for the wording of its note.
@@ -41,6 +42,7 @@ pub(super) fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
         return;
     }
     let mut compaction = Compaction::new(state);
+    compaction.pin_loads(source);
     compaction.drop_thinking();
     if mark == Mark::Hard {
         compaction.retire_notices();
@@ -76,6 +78,7 @@ pub(crate) fn prefetch(state: &mut Compactor, source: &dyn Source) -> Option<(Ve
         return None;
     }
     let mut compaction = Compaction::new(state);
+    compaction.pin_loads(source);
     compaction.drop_thinking();
     compaction.retire_notices();
     let room = if notes == Notes::Excerpts {
@@ -218,6 +221,27 @@ impl<'f> Compaction<'f> {
         self.pins.extend(pins);
     }
 
+    /// Pins the turns that load tools which calls behind them need: providers refuse a call of a tool that
+    /// is not loaded. They stay as long as the calls.
+    fn pin_loads(&mut self, source: &dyn Source) {
+        let state = &*self.state;
+        let is_sent = |message: &usize| state.messages.fates[*message] != Fate::Gone;
+        let loads = |message: &usize| state.messages.facts[*message].may_load_tools;
+        let all = 0..state.messages.count();
+        let Some(first) = all.clone().filter(is_sent).find(loads) else { return };
+        let (mut loaded, mut needed) = (HashMap::new(), BTreeSet::new());
+        for message in (first..all.end).filter(is_sent) {
+            let Some(own) = source.message(message) else { continue };
+            needed.extend(own.called_tools().filter_map(|name| loaded.get(&name).copied()));
+            if loads(&message) {
+                loaded.extend(own.loaded_tools().into_iter().map(|name| (name, message)));
+            }
+        }
+        let turns: Vec<usize> =
+            needed.into_iter().filter_map(|load| state.turns.of_message[load]).collect();
+        self.pins.extend(turns.into_iter().map(|turn| (turn, Pin::Load)));
+    }
+
     /// Returns the older turns that are notes of earlier compactions, sent back by the caller.
     pub(crate) fn earlier_notes(&self) -> Vec<usize> {
         self.older().iter().copied().filter(|turn| self.turn(*turn).is_note).collect()
@@ -355,6 +379,7 @@ mod tests {
                 form: u64::from(role == Role::System) * tokens,
                 form_tokens: tokens,
                 declares_tools: false,
+                may_load_tools: false,
                 links: Links::waiting(u32::from(kind == "c")),
             };
             state.push(fact, &Halves);

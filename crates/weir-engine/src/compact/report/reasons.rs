@@ -36,6 +36,8 @@ pub enum Reason {
     HadRoom,
     /// A pattern of the policy matches it.
     Anchor,
+    /// It loads a tool that a call behind it needs.
+    LoadedTools,
     /// It is old and bulky.
     Masked,
     /// It exceeds the size bound of a single result.
@@ -80,6 +82,7 @@ impl Why {
             Reason::HadRoom => "there was room for it",
             Reason::NewestQuestion => "the newest question",
             Reason::Anchor => "matches an anchor of the policy",
+            Reason::LoadedTools => "loads a tool that a later call needs",
             Reason::Masked => "masked",
             Reason::Oversized => "too large by itself",
             Reason::TooLarge => "too large to send whole",
@@ -167,6 +170,7 @@ impl Compactor {
             Some(Pin::ByCaller) => Reason::Anchor,
             Some(Pin::Recent | Pin::Question) => Reason::Recent,
             Some(Pin::FirstUser) => Reason::FirstUser,
+            Some(Pin::Load) => Reason::LoadedTools,
             None if last_compaction.is_some_and(|compaction| message >= compaction.messages) => {
                 Reason::AfterLastCompaction
             }

@@ -41,7 +41,8 @@ impl Compactor {
                 | Reason::NewestQuestion
                 | Reason::PinnedByCaller
                 | Reason::Recent
-                | Reason::Anchor => Appearance::Pinned,
+                | Reason::Anchor
+                | Reason::LoadedTools => Appearance::Pinned,
                 _ => Appearance::Kept,
             },
             FateName::Masked => Appearance::Masked,

@@ -20,6 +20,8 @@ pub(crate) enum Pin {
     /// The user message of the newest exchange; it stays without a pin of its own.
     Question,
     FirstUser,
+    /// It loads a tool that a call behind it needs.
+    Load,
 }
 
 /// Record of one compaction.

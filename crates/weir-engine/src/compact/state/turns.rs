@@ -346,6 +346,7 @@ mod tests {
             form: u64::from(role == Role::System) * 10,
             form_tokens: 10,
             declares_tools: false,
+            may_load_tools: false,
             links: Links::waiting(calls),
         }
     }
