@@ -13,7 +13,7 @@ use crate::proxy::cache::Cache;
 use crate::proxy::plan::shared::shown;
 use crate::proxy::plan::{Job, Planned};
 use crate::proxy::upstreams::learned_store::{self, LearnedStore, Stored};
-use weir_engine::compact::calibration::{Counted, Ratio, Sample, Samples};
+use weir_engine::compact::calibration::{self, Counted, Ratio, Sample, Samples};
 use weir_engine::compact::{self, Configured, LearnedLimits, Measure};
 use weir_engine::plan::extra_tokens;
 use weir_engine::tokens::media::ImageRule;
@@ -209,8 +209,14 @@ impl Learned {
     /// Returns the tokens that `model` counts for a thousand of weir's, and how it reads digits,
     /// for requests of `tenant`.
     pub fn ratio(&self, tenant: Tenant, model: &str) -> Option<(u32, Digits)> {
-        let row = self.options.calibrate.then(|| self.ratios.find(self.account(tenant), model));
+        let row = self.options.calibrate.then(|| self.ratio_row(self.account(tenant), model));
         row.flatten().map(|row| (row.permille, row.digits()))
+    }
+
+    /// Returns the learned ratio of `model`, if tokenizers explain it: the store may have others.
+    fn ratio_row(&self, account: Tenant, model: &str) -> Option<RatioRow> {
+        let row = self.ratios.find(account, model);
+        row.filter(|row| calibration::is_of_tokenizers(row.permille))
     }
 
     /// Prepares the comparison with a request's answer; `None` if nothing can be learned from it.
@@ -266,17 +272,17 @@ impl Learned {
         let samples = self.samples.get_with(&place, Default::default);
         let (_, model) = place;
         let Ok(mut samples) = samples.lock() else { return };
-        let current = self.ratios.find(account, &model);
+        let current = self.ratio_row(account, &model);
         let version = current.map_or(0, |row| row.version);
         samples.take(sample, version);
-        if let Some(window_tokens) = samples.truncates_at() {
-            self.keep_truncation(account, &model, window_tokens, configured);
-        }
         let ratio = current.map(|row| {
             let (permille, digits) = (row.permille, row.digits());
             Ratio { permille, digits, version }
         });
         let digits = ratio.map_or(Digits::default(), |ratio| ratio.digits);
+        if let Some(window_tokens) = samples.truncates_at(digits) {
+            self.keep_truncation(account, &model, window_tokens, configured);
+        }
         if let Some(permille) = samples.unexplained(digits) {
             warn_unexplained(&model, permille);
         }

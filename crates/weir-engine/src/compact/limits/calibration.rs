@@ -1,8 +1,8 @@
 //! Ratio between a model's own token count and weir's count, for models with an unknown tokenizer.
 //! It is learned from reported usage and moves in few large steps, since each step may cost each
 //! live conversation a compaction. What all prompts have in addition, such as a gateway's hidden prompt, is no part
-//! of it: the ratio is that of the growth between prompts. Independent of where samples come from and where the
-//! ratio is stored.
+//! of it: if the growth between prompts explains their sizes better, it gives the ratio. Independent of where
+//! samples come from and where the ratio is stored.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,9 @@ use crate::tokens::Digits;
 pub const MIN_SAMPLES: usize = 5;
 /// Number of most recent samples that count.
 const MAX_SAMPLES: usize = 32;
-/// Ratios of a sample that are no mistake. A constant part makes that of a small prompt large.
-const BELIEVED_PERMILLE: std::ops::RangeInclusive<u64> = 250..=16_000;
+/// Ratios of a sample that are no mistake. A constant part makes that of a small prompt large, truncation that of a
+/// large one small.
+const BELIEVED_PERMILLE: std::ops::RangeInclusive<u64> = 10..=16_000;
 /// Ratios that tokenizers explain. Outside of this range the upstream counts something else, and the ratio is not
 /// applied.
 const OF_TOKENIZERS_PERMILLE: std::ops::RangeInclusive<u32> = 500..=2000;
@@ -23,8 +24,10 @@ const MIN_GROWTH_PERMILLE: u128 = 500;
 const SPREAD_PERCENT: usize = 90;
 /// Number of prompts that show that the upstream truncates.
 const MIN_TRUNCATED: usize = 3;
-/// Margin added to the ratio.
+/// Margin added to the upper end of the ratios' spread.
 const MARGIN_PERMILLE: u32 = 10;
+/// Maximum distance of that end from the middle, so that few odd prompts do not make all others look large.
+const MAX_SPREAD_PERMILLE: u32 = 50;
 /// Minimum deviation before the ratio moves.
 const STEP_PERMILLE: u32 = 50;
 
@@ -84,37 +87,25 @@ pub struct Samples {
     /// Version of the ratio at the last sample, and number of samples since it has that version.
     version: u32,
     since: usize,
-    /// Whether a ratio that tokenizers do not explain was reported.
+    /// Whether a ratio that tokenizers do not explain was reported, and whether truncation was.
     is_warned: bool,
-    largest: Largest,
+    is_truncation_known: bool,
 }
 
-/// Largest prompt that was reported, to see whether the upstream truncates larger ones in silence.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Largest {
+/// What the samples show: tokens of the model for a thousand of weir's, and those that all prompts have in addition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fit {
+    permille: u32,
+    constant: i64,
+}
+
+/// Truncation that the samples show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Truncation {
+    /// Largest reported size.
     reported: u64,
-    /// weir's count of the smallest prompt with about as many reported tokens.
-    counted: u64,
-    /// Number of prompts of at least twice that size since, with no more reported.
-    truncated: usize,
-}
-
-impl Largest {
-    /// Compares another prompt, and returns whether it was truncated as far as is known.
-    fn take(&mut self, counted: u64, reported: u64) -> bool {
-        let (known, part) = (u128::from(self.reported), u128::from(reported));
-        if part * 8 > known * 9 {
-            *self = Self { reported, counted, truncated: 0 };
-            return false;
-        }
-        if part * 8 >= known * 7 {
-            self.reported = self.reported.max(reported);
-            self.counted = self.counted.min(counted);
-        }
-        let is_truncated = counted >= self.counted.saturating_mul(2);
-        self.truncated = self.truncated.saturating_add(usize::from(is_truncated));
-        is_truncated
-    }
+    /// weir's count from which prompts may be truncated.
+    from: u64,
 }
 
 impl Samples {
@@ -127,15 +118,6 @@ impl Samples {
     /// Adds a sample. `version` counts all moves of the ratio so far, including those of other
     /// processes.
     pub fn take(&mut self, sample: Sample, version: u32) {
-        let counted = match sample.counted {
-            Counted::At { permille, tokens, .. } => {
-                tokens.saturating_mul(1000) / u64::from(permille.max(1))
-            }
-            Counted::Both { apart, .. } => apart,
-        };
-        if self.largest.take(counted, sample.reported) {
-            return;
-        }
         let taken = match sample.counted {
             Counted::At { permille, digits, tokens } => {
                 let point = Point::new(permille, tokens, sample.reported);
@@ -159,12 +141,12 @@ impl Samples {
         self.since = self.since.saturating_add(1);
     }
 
-    /// Returns the size to which the upstream truncates larger prompts in silence, once, when it is seen:
-    /// reported prompts stop growing while those sent grow.
-    pub fn truncates_at(&mut self) -> Option<u64> {
-        let is_seen = self.largest.truncated == MIN_TRUNCATED;
-        self.largest.truncated += usize::from(is_seen);
-        is_seen.then_some(self.largest.reported)
+    /// Returns the size to which the upstream truncates larger prompts in silence, once while that is seen.
+    pub fn truncates_at(&mut self, digits: Digits) -> Option<u64> {
+        let truncation = self.truncation(digits);
+        let is_new = truncation.is_some() && !self.is_truncation_known;
+        self.is_truncation_known = truncation.is_some();
+        truncation.filter(|_| is_new).map(|truncation| truncation.reported)
     }
 
     /// Returns the ratio and digit rule to move to from `current`; `None` if it stays.
@@ -207,38 +189,51 @@ impl Samples {
         Some(high * 1000 / low.max(&1) - 1000)
     }
 
-    /// Returns the ratio that the samples support, if tokenizers explain it.
+    /// Returns the ratio that the samples support, if tokenizers explain it. It lies above most samples.
     fn wanted(&self, digits: Digits) -> Option<u32> {
-        let ratio = self.measured(digits)?;
-        OF_TOKENIZERS_PERMILLE
-            .contains(&ratio)
-            .then(|| ratio + (ratio * MARGIN_PERMILLE).div_ceil(1000))
+        let points = self.whole(digits);
+        let fit = Fit::of(&points).filter(|fit| is_of_tokenizers(fit.permille))?;
+        let mut sorted: Vec<u32> =
+            points.iter().filter_map(|point| point.without(fit.constant)).collect();
+        sorted.sort_unstable();
+        let upper = *sorted.get((sorted.len().checked_sub(1)? * SPREAD_PERCENT).div_ceil(100))?;
+        let most = fit.permille + fit.permille * MAX_SPREAD_PERMILLE / 1000;
+        let upper = upper.clamp(fit.permille, most);
+        let wanted = upper + (upper * MARGIN_PERMILLE).div_ceil(1000);
+        Some(wanted.min(*OF_TOKENIZERS_PERMILLE.end()))
     }
 
     /// Returns the ratio of the samples if tokenizers do not explain it, once while it is full of them.
     pub fn unexplained(&mut self, digits: Digits) -> Option<u32> {
-        let ratio = self.measured(digits)?;
-        let is_unexplained = !OF_TOKENIZERS_PERMILLE.contains(&ratio);
+        let ratio = Fit::of(&self.whole(digits))?.permille;
+        let is_unexplained = !is_of_tokenizers(ratio);
         let is_new = is_unexplained && !self.is_warned;
         self.is_warned = is_unexplained;
         is_new.then_some(ratio)
     }
 
-    /// Returns the middle of the ratios of growth between prompts of different sizes, or of the prompts
-    /// themselves if few differ.
-    fn measured(&self, digits: Digits) -> Option<u32> {
+    /// Returns the truncation that the samples show: some prompts of about the largest reported size are at least
+    /// twice as large as others of it by weir's count. The smallest of these may be an odd one and is passed over.
+    fn truncation(&self, digits: Digits) -> Option<Truncation> {
         let points = self.of(digits);
-        if points.len() < MIN_SAMPLES {
-            return None;
-        }
-        let pairs = points.iter().enumerate();
-        let pairs =
-            pairs.flat_map(|(at, one)| points.iter().skip(at + 1).map(move |own| (one, own)));
-        let growths: Vec<u32> = pairs.filter_map(|(one, other)| one.growth(other)).collect();
-        if growths.len() >= points.len() {
-            return middle(growths);
-        }
-        middle(points.iter().filter_map(Point::permille).collect())
+        let reported = points.iter().map(|point| point.reported).max()?;
+        let is_near = |point: &&Point| u128::from(point.reported) * 8 >= u128::from(reported) * 7;
+        let mut near: Vec<&Point> = points.iter().filter(is_near).collect();
+        near.sort_unstable_by_key(|point| point.counted);
+        let (first, second) = (near.first()?, near.get(1)?);
+        let is_cut = |point: &&&Point| {
+            let grown = point.reported.saturating_sub(second.reported);
+            let is_large = point.counted >= second.counted.saturating_mul(2);
+            is_large && grown < (point.counted - second.counted) / 4
+        };
+        let is_seen = near.iter().filter(is_cut).count() >= MIN_TRUNCATED;
+        is_seen.then_some(Truncation { reported, from: first.counted })
+    }
+
+    /// Returns the prompts that the upstream has not truncated, as far as is known.
+    fn whole(&self, digits: Digits) -> Vec<Point> {
+        let from = self.truncation(digits).map_or(u64::MAX, |truncation| truncation.from);
+        self.of(digits).iter().filter(|point| point.counted < from).copied().collect()
     }
 
     fn of(&self, digits: Digits) -> &VecDeque<Point> {
@@ -266,7 +261,13 @@ impl Point {
     }
 
     fn permille(&self) -> Option<u32> {
-        ratio(u128::from(self.counted), u128::from(self.reported))
+        self.without(0)
+    }
+
+    /// Returns the ratio without a constant part; zero if that is all of it.
+    fn without(&self, constant: i64) -> Option<u32> {
+        let rest = i128::from(self.reported) - i128::from(constant);
+        ratio(u128::from(self.counted), u128::try_from(rest).unwrap_or(0))
     }
 
     /// Returns the ratio of the growth from one prompt to the other, if one is much larger.
@@ -280,15 +281,54 @@ impl Point {
     }
 }
 
+impl Fit {
+    /// Returns the ratio of some prompts: the middle of their own ones, or that of the growth from one to another
+    /// if, with a constant part, it explains them clearly better.
+    fn of(points: &[Point]) -> Option<Self> {
+        if points.len() < MIN_SAMPLES {
+            return None;
+        }
+        let plain = middle(points.iter().filter_map(Point::permille).collect())?;
+        let plain = Self { permille: plain, constant: 0 };
+        let pairs = points.iter().enumerate();
+        let pairs =
+            pairs.flat_map(|(at, one)| points.iter().skip(at + 1).map(move |own| (one, own)));
+        let growths: Vec<u32> = pairs.filter_map(|(one, other)| one.growth(other)).collect();
+        if growths.len() < points.len() {
+            return Some(plain);
+        }
+        let permille = middle(growths)?;
+        let rest = |point: &Point| {
+            let scaled = u128::from(point.counted) * u128::from(permille) / 1000;
+            i64::try_from(i128::from(point.reported) - i128::try_from(scaled).ok()?).ok()
+        };
+        let constant = middle(points.iter().filter_map(rest).collect())?;
+        let grown = Self { permille, constant };
+        let is_better = grown.error(points)?.saturating_mul(2) < plain.error(points)?;
+        Some(if is_better { grown } else { plain })
+    }
+
+    /// Returns the middle distance of the prompts' ratios from this one.
+    fn error(self, points: &[Point]) -> Option<u32> {
+        let ratios = points.iter().filter_map(|point| point.without(self.constant));
+        middle(ratios.map(|ratio| ratio.abs_diff(self.permille)).collect())
+    }
+}
+
+/// Whether tokenizers explain a ratio.
+pub fn is_of_tokenizers(permille: u32) -> bool {
+    OF_TOKENIZERS_PERMILLE.contains(&permille)
+}
+
 /// Returns `reported` in thousandths of `counted`.
 fn ratio(counted: u128, reported: u128) -> Option<u32> {
     u32::try_from((reported * 1000).checked_div(counted)?).ok()
 }
 
-/// Returns the middle of some ratios.
-fn middle(mut ratios: Vec<u32>) -> Option<u32> {
-    let at = ratios.len() / 2;
-    (at < ratios.len()).then(|| *ratios.select_nth_unstable(at).1)
+/// Returns the middle of some values.
+fn middle<T: Ord + Copy>(mut values: Vec<T>) -> Option<T> {
+    let at = values.len() / 2;
+    (at < values.len()).then(|| *values.select_nth_unstable(at).1)
 }
 
 fn push(last: &mut VecDeque<Point>, point: Point) {
@@ -321,13 +361,13 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_needs_some_samples_and_is_the_middle() {
+    fn a_ratio_needs_some_samples_and_lies_above_most() {
         assert_eq!(samples(&[1100; 4]).step(None), None);
         assert_eq!(samples(&[1100; 5]).step(None), apart(1111));
         let mut mixed = vec![1000; 17];
         mixed.extend([3000; 15]);
-        assert_eq!(samples(&mixed).step(None), apart(1010));
-        assert_eq!(samples(&[1000, 1020, 1040, 1060, 1080]).step(None), apart(1051));
+        assert_eq!(samples(&mixed).step(None), apart(1061), "odd prompts add little");
+        assert_eq!(samples(&[1000, 1020, 1040, 1060, 1080]).step(None), apart(1091));
     }
 
     #[test]
@@ -350,7 +390,7 @@ mod tests {
             let counted = number * 600;
             // Whole messages go, so the rest differs slightly.
             samples.take(sample(1000, counted, counted.min(4096 - number % 5 * 50)), 0);
-            seen.extend(samples.truncates_at());
+            seen.extend(samples.truncates_at(Digits::Apart));
         }
         assert!(seen.first().is_some_and(|tokens| (3800..=4096).contains(tokens)), "{seen:?}");
         assert!(samples.step(None).is_some_and(|(ratio, _)| (900..=1050).contains(&ratio)));
@@ -358,7 +398,7 @@ mod tests {
         for number in 1..30_u64 {
             whole.take(sample(1000, number * 600, number * 640), 0);
             whole.take(sample(1000, 500, 530), 0);
-            assert_eq!(whole.truncates_at(), None);
+            assert_eq!(whole.truncates_at(Digits::Apart), None);
         }
     }
 
