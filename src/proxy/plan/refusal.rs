@@ -163,8 +163,8 @@ pub fn still_too_long(planned: &Planned, resends: usize, answer: UpstreamAnswer)
         ..ProxyError::new(
             ErrorKind::ContextLengthExceeded,
             format!(
-                "The upstream gave no limit that weir could meet. Your \
-                 messages resulted in {}, and the upstream \
+                "This model's maximum context length is exceeded, and the upstream gave no limit \
+                 that weir could meet. Your messages resulted in {}, and the upstream \
                  refused {sent_tokens} of them as too long ({again}); its own answer is in \
                  'upstream'. Please reduce the length of the messages.",
                 shown_tokens(*received_tokens),
