@@ -1,10 +1,11 @@
 //! Token counts calibrated from the upstream's reported usage, for models with unknown tokenizers.
 
 use serde_json::{Value, json};
-use weir::proxy::learned::ratio_rows;
+use weir::proxy::learned::{RATIOS, ratio_rows};
 use weir_engine::tokens::Encoding;
-use weir_store::Store;
+use weir_store::{Entry, Store, now_ms};
 
+use super::learned::File;
 use super::{before, conversation, known, memory, send, upstream};
 use crate::eventually::{DEADLINE, eventually};
 use crate::scripted_upstream::Server;
@@ -54,6 +55,31 @@ async fn a_ratio_is_learned_and_reaches_other_processes() {
     for exchanges in [6, 30] {
         let off = off_permille(&weir, &upstream, exchanges).await;
         assert!((0..=25).contains(&off), "{off}");
+    }
+}
+
+#[tokio::test]
+async fn a_stored_ratio_that_no_tokenizer_explains_is_not_applied() {
+    let upstream = upstream("vllm", 100_000).await;
+    let file = File::new("ratios");
+    let store = file.open();
+    let start = async || {
+        let setting = known(MODEL, Encoding::Estimate, 100_000);
+        before(&upstream, &file.open(), setting).await
+    };
+    let weir = start().await;
+    let unlearned = sent_tokens(&send(&weir, "a", &asked(6)).await);
+    calibrated(&weir, &store).await;
+    drop(weir);
+    for (permille, is_applied) in [(3011, false), (499, false), (1900, true)] {
+        for (tenant, entry) in store.list(RATIOS, now_ms(), 10).await.expect("readable") {
+            let mut row: Value = serde_json::from_slice(&entry.value).expect("a row");
+            row["permille"] = json!(permille);
+            let entry = Entry { value: row.to_string().into(), ..entry };
+            store.put(tenant, RATIOS, vec![entry], now_ms()).await.expect("stored");
+        }
+        let counted = sent_tokens(&send(&start().await, "a", &asked(6)).await);
+        assert_eq!(counted != unlearned, is_applied, "{permille}: {counted}");
     }
 }
 

@@ -13,15 +13,15 @@ use crate::scripted_upstream::Server;
 use crate::server::harness::{Message, Weir, ask, chat};
 
 /// Database file; drop deletes it.
-struct File(PathBuf);
+pub struct File(PathBuf);
 
 impl File {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let name = format!("weir-heal-{name}-{}.db", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 
-    fn open(&self) -> Store {
+    pub fn open(&self) -> Store {
         Store::open(&self.0).expect("it can be opened")
     }
 }
