@@ -403,6 +403,30 @@ mod tests {
     }
 
     #[test]
+    fn what_looks_like_truncation_is_none_while_prompts_grow() {
+        let cut = |prompts: &[(u64, u64)]| {
+            let mut samples = Samples::default();
+            let take = |(counted, reported): &(u64, u64)| {
+                samples.take(sample(1000, *counted, *reported), 0);
+                samples.truncates_at(Digits::Apart)
+            };
+            prompts.iter().filter_map(take).collect::<Vec<_>>()
+        };
+        // A large constant part, one odd prompt, two odd ones, and a window that every prompt exceeds.
+        let constant: Vec<_> =
+            (1..30).map(|number| (number * 500, 80_000 + number * 520)).collect();
+        let odd = [(2000, 5000), (5000, 5100), (4800, 4900), (4900, 4950), (4600, 4700)];
+        let sparse = [(4000, 4000), (4100, 4100), (8200, 3900), (8300, 4000), (900, 900)];
+        let all: Vec<_> =
+            (0..12).map(|number| (20_000 + number * 5000, 4000 + number % 3)).collect();
+        for (prompts, window) in
+            [(&constant[..], &[][..]), (&odd, &[]), (&sparse, &[]), (&all, &[4002])]
+        {
+            assert_eq!(cut(prompts), window, "{prompts:?}");
+        }
+    }
+
+    #[test]
     fn what_tokenizers_do_not_explain_is_warned_of_once_and_not_applied() {
         let mut samples = samples(&[3000; 8]);
         assert_eq!(samples.step(None), None);
