@@ -156,7 +156,10 @@ impl Run<'_> {
         }
         let edits = lasting(&plan).to_vec();
         let text = splice::apply(Protocol::Chat, &request, &edits);
-        Sent { text, cuts: end.compactions(), tokens: end.sent_tokens(), edits }
+        // A compaction that only the profile's rounding asks for shows with a later request.
+        let recall_tokens = plan.recall.as_ref().map_or(0, |recall| recall.tokens);
+        let tokens = plan.sent_tokens - plan.overhead_tokens - recall_tokens;
+        Sent { text, cuts: plan.compactions, tokens, edits }
     }
 
     /// Looks at each request in turn. `is_plain` policies change messages by notes and clips alone.
