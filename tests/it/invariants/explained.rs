@@ -93,7 +93,8 @@ fn adds_up(report: &Report) -> Result<(), String> {
     }
     for row in &report.messages {
         let by_compaction = row.fate != FateName::Kept;
-        let by_compaction = by_compaction && row.why.reason != Reason::Oversized;
+        let on_arrival = matches!(row.why.reason, Reason::Oversized | Reason::Unpaired);
+        let by_compaction = by_compaction && !on_arrival;
         if by_compaction != row.why.compaction.is_some()
             || by_compaction != row.why.at_messages.is_some()
         {

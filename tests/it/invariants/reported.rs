@@ -38,10 +38,11 @@ pub fn is_reported(case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a note had a place when the last message was removed: next to a user message that has
-/// text and is not the last one, and within the limit.
+/// Whether a note had a place when a compaction removed the last message: next to a user message that has
+/// text and is not the last one, and within the limit. A result whose call is gone, which the provider
+/// would refuse, goes without a compaction. Notes that were sent stay as they are until the next one.
 fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
-    let (mut most_gone, mut could) = (0, false);
+    let (mut most_gone, mut compactions, mut could) = (0, 0, false);
     for end in 1..=case.transcript.messages.len() {
         let body = case.transcript.body_of(end);
         let received = Body::read(&body)?;
@@ -56,7 +57,10 @@ fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
         let bytes = planned.body.as_deref().unwrap_or(body.as_bytes());
         let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
         let verdict = compare(&received, &Body::read(text)?)?;
-        if verdict.gone <= most_gone {
+        let is_compacted = planned.compactions > compactions;
+        compactions = planned.compactions;
+        if verdict.gone <= most_gone || !is_compacted {
+            most_gone = verdict.gone.max(most_gone);
             continue;
         }
         most_gone = verdict.gone;

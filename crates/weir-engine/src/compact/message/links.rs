@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::wire::message::Naming;
-use crate::wire::{Message, json};
+use crate::wire::{Message, Role, json};
 
 /// Number of names that a fact holds; those of a message with more are read again when needed.
 pub(crate) const INLINE: usize = 4;
@@ -57,7 +57,9 @@ impl Links {
 /// Returns the names of a client's calls and results.
 fn client_links<'m>(message: &'m Message<'_>) -> impl Iterator<Item = Link> + 'm {
     let calls = message.calls.iter().map(|call| (Naming::Call, call.id));
-    let answers = message.answers.map(|id| (Naming::Answer, id));
+    // Providers read the ID that a result answers in no other message.
+    let answers = message.answers.filter(|_| message.role == Role::Tool);
+    let answers = answers.map(|id| (Naming::Answer, id));
     calls.chain(answers).filter_map(link)
 }
 

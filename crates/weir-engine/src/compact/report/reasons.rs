@@ -46,6 +46,8 @@ pub enum Reason {
     TooLarge,
     /// There was no room for it.
     LeftOut,
+    /// It names a block that was left out before it came.
+    Unpaired,
 }
 
 /// Reason for a message's fate, with its details.
@@ -87,6 +89,7 @@ impl Why {
             Reason::Oversized => "too large by itself",
             Reason::TooLarge => "too large to send whole",
             Reason::LeftOut => "left out",
+            Reason::Unpaired => "left out with the call that it belongs to",
         };
         let mut text = said.to_owned();
         if let (Some(compaction), Some(messages)) = (self.compaction, self.at_messages) {
@@ -111,6 +114,10 @@ impl Compactor {
             Fate::Masked if self.history.changed_in(message) == 0 => Why::plain(Reason::Oversized),
             Fate::Masked => self.by_compaction(message, Reason::Masked),
             Fate::Clipped => self.by_compaction(message, Reason::TooLarge),
+            Fate::Gone if self.history.changed_in(message) == 0 => {
+                let next = self.history.count_before(message) + 1;
+                Why { note: self.note_about(next), ..Why::plain(Reason::Unpaired) }
+            }
             Fate::Gone => {
                 let why = self.by_compaction(message, Reason::LeftOut);
                 Why {

@@ -102,6 +102,11 @@ impl History {
         self.compactions.len() as u32
     }
 
+    /// Returns the number of compactions before a message came.
+    pub(crate) fn count_before(&self, message: usize) -> u32 {
+        self.compactions.partition_point(|compaction| compaction.messages <= message) as u32
+    }
+
     /// Returns the number of the compaction that assigned a message its fate, counted from 1; 0 if
     /// none did.
     pub fn changed_in(&self, message: usize) -> u32 {
