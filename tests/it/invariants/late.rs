@@ -33,7 +33,9 @@ fn growing(protocol: Protocol) -> impl Strategy<Value = Growing> {
     let step = (0..6u8, 0..4u8, 5..60u8, any::<bool>())
         .prop_map(|(kind, others, words, says)| Step { kind, others, words, says });
     let steps = prop::collection::vec(step, 3..14);
-    (steps, 500..1500u64, prop::bool::weighted(0.9)).prop_map(
+    // Items of unknown size count as 150 tokens each, and a program or an approval with its results stays
+    // whole.
+    (steps, 900..2000u64, prop::bool::weighted(0.9)).prop_map(
         move |(steps, limit_tokens, has_own_ids)| Growing {
             protocol,
             steps,

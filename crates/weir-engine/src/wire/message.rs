@@ -120,7 +120,8 @@ pub enum Part<'a> {
     Thinking(&'a str),
     /// JSON text of an encrypted or signed string.
     Sealed(&'a str),
-    /// JSON text of a part that gives a member twice, which parsers read differently.
+    /// JSON text that counts as it stands: an item of known form, or a part that gives a member twice, which
+    /// parsers read differently.
     Ambiguous(&'a str),
     /// JSON text of a list of tools, declared in the conversation.
     Tools(&'a str),

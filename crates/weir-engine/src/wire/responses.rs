@@ -102,13 +102,14 @@ impl<'a> Items<'a> {
             return Some(Err(wrong("input", "a string or a list of items, which are objects")));
         }
         let start = walk.position();
-        let (mut own, mut role, mut execution) = (None, None, None);
+        let (mut own, mut role, mut execution, mut is_approved) = (None, None, None, false);
         walk.members(|name, walk| {
             let value = walk.value()?;
             match name {
                 "\"type\"" => own = Some(value),
                 "\"role\"" => role = Some(value),
                 "\"execution\"" => execution = Some(value),
+                "\"approval_request_id\"" => is_approved = value != "null",
                 _ => {}
             }
             Some(())
@@ -131,7 +132,14 @@ impl<'a> Items<'a> {
         }
         let from = from.unwrap_or(start);
         self.messages.push(self.text.get(from..walk.position())?);
-        self.open = (kind == Kind::Assistant || is_programs).then_some(from);
+        // A late result ends its message, so that what follows is not bound to what it names.
+        let is_late = match own.as_deref() {
+            Some("program_output") => true,
+            Some("mcp_call") => is_approved,
+            _ => false,
+        };
+        let is_open = kind == Kind::Assistant && !is_late;
+        self.open = (is_open || is_programs).then_some(from);
         self.is_in_program &= self.open.is_some();
         Some(Ok(()))
     }
@@ -477,10 +485,20 @@ impl<'a> Item<'a> {
             _ => {
                 message.inner_calls.extend(builtin::call(&self.own, self.raw));
                 message.inner_outputs.extend(builtin::outputs(&self.own, self.raw));
-                message.others.push(self.picture().unwrap_or(Part::Other(self.raw)));
+                message.others.push(self.picture().unwrap_or_else(|| self.other()));
             }
         }
         Ok(())
+    }
+
+    /// Returns an item that has no kind of part of its own. All that counts in a client's call and its output
+    /// are their texts.
+    fn other(&self) -> Part<'a> {
+        let is_text = self.output.is_none_or(|output| output.starts_with('"'));
+        match (self.is_answered || self.own == "function_call_output") && is_text {
+            true => Part::Ambiguous(self.raw),
+            false => Part::Other(self.raw),
+        }
     }
 
     /// Returns the picture of a generated image, which the provider counts as one.
@@ -823,8 +841,11 @@ mod tests {
         let program = r#"{"type":"program","call_id":"p","code":"x"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"o"},{"type":"program_output","call_id":"p","result":"r"}"#;
         assert_eq!(read(program), [(Role::Assistant, 0, 4)]);
         let own = r#"{"type":"function_call","call_id":"d"},{"type":"function_call_output","call_id":"d","output":"o"}"#;
-        let all = [(Role::Assistant, 1, 4), (Role::Tool, 0, 0)];
+        let all = [(Role::Assistant, 0, 4), (Role::Assistant, 1, 0), (Role::Tool, 0, 0)];
         assert_eq!(read(&format!("{program},{own}")), all);
+        let call = r#"{"type":"mcp_call","id":"m","approval_request_id":"r","output":"o"}"#;
+        let all = [(Role::Assistant, 0, 1), (Role::Assistant, 1, 0), (Role::Tool, 0, 0)];
+        assert_eq!(read(&format!("{call},{own}")), all);
         let search = |execution: &str| {
             read(&format!(
                 r#"{{"type":"tool_search_call","execution":"{execution}","arguments":{{}}}},{{"type":"tool_search_output","execution":"{execution}","tools":[]}}"#

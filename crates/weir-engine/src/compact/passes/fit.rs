@@ -6,13 +6,11 @@ use std::cmp::Reverse;
 use super::Compaction;
 use crate::compact::message::clip::{Clipped, LAST_TOKENS, LONG_TOKENS, SHORT_TOKENS, even_share};
 use crate::compact::message::measure::Fact;
-use crate::compact::policy::OPENING;
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Fate;
 use crate::compact::state::turns::{Turn, TurnKind};
-use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
 /// Divisors of the limit: room that clips leave for later messages, and that they leave for a note before
@@ -24,8 +22,8 @@ impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
     /// recent turns, the bulk of calls' arguments, more of results if the newest turn has several,
     /// turns that the caller pinned, the newest question and the first user message, then more of
-    /// results and arguments, at last nearly all of them and of placeholders. A user's text is never
-    /// clipped.
+    /// results and arguments, at last nearly all of them and of placeholders, and older parts of the
+    /// newest turns. A user's text is never clipped.
     pub(crate) fn fit(&mut self, source: &dyn Source) {
         self.clip_results(LONG_TOKENS, source);
         self.give_way(Pin::Recent);
@@ -44,6 +42,7 @@ impl Compaction<'_> {
             self.clip_replaced(level, source);
             self.clip_results(level, source);
         }
+        self.release_parts(source);
     }
 
     fn clip_both(&mut self, least_tokens: u64, source: &dyn Source) {
@@ -56,16 +55,16 @@ impl Compaction<'_> {
     pub(crate) fn refill(&mut self, source: &dyn Source) {
         let mut clipped = std::mem::take(&mut self.clipped);
         clipped.retain(|message, _| self.state.messages.clips.contains_key(message));
-        let size_tokens = self.state.sizes.request_tokens + self.opening_tokens();
+        let size_tokens = self.state.sizes.request_tokens + self.state.opening_tokens();
         let Some(spare) = self.most_tokens().checked_sub(size_tokens) else { return };
         let now = clipped.keys().map(|message| self.state.messages.text_tokens(*message));
         let room = now.sum::<u64>() + spare;
         let sizes: Vec<u64> = clipped.values().copied().collect();
         let level = even_share(&sizes, room);
-        for message in clipped.into_keys() {
+        for (message, before) in clipped {
             let now = self.state.messages.text_tokens(message);
             if now < level {
-                let clip = source.clip(message, level, &self.askers(message));
+                let clip = source.clip(message, level.min(before), &self.askers(message));
                 if clip.text_tokens > now {
                     self.set_clip(message, clip);
                 }
@@ -75,27 +74,14 @@ impl Compaction<'_> {
 
     /// Returns the size that a clip reduces to. The rest of the limit is for the messages that follow: a
     /// clip that fills the limit would be followed by a compaction with the next request.
-    fn most_tokens(&self) -> u64 {
+    pub(crate) fn most_tokens(&self) -> u64 {
         let limit = self.state.profile.limit_tokens;
         limit - limit / SPARE
     }
 
-    fn is_above_limit(&self) -> bool {
-        let size_tokens = self.state.sizes.request_tokens + self.opening_tokens();
+    pub(crate) fn is_above_limit(&self) -> bool {
+        let size_tokens = self.state.sizes.request_tokens + self.state.opening_tokens();
         size_tokens > self.state.profile.limit_tokens
-    }
-
-    /// Returns the size of the user's message that the plan adds if an assistant's is the first left.
-    fn opening_tokens(&self) -> u64 {
-        let turns = &self.state.turns;
-        let is_assistants = |turn: &usize| turns.list[*turn].kind == TurnKind::Assistant;
-        let needs_one = self.state.profile.policy.begins_with_user
-            && turns.live.first().is_some_and(is_assistants)
-            && !is_assistants(&0);
-        match needs_one {
-            true => MESSAGE_FRAMING + self.state.profile.measure.encoding.count(OPENING),
-            false => 0,
-        }
     }
 
     /// Drops pins of this kind, and the turns held by them alone, if the size is above the limit.
@@ -140,7 +126,7 @@ impl Compaction<'_> {
         let sizes: Vec<u64> = results.iter().map(|message| size(self, *message)).collect();
         let limit = self.state.profile.limit_tokens;
         let most_tokens = self.most_tokens().saturating_sub(limit / NOTE_SHARE);
-        let excess = self.state.sizes.request_tokens + self.opening_tokens();
+        let excess = self.state.sizes.request_tokens + self.state.opening_tokens();
         let excess = excess.saturating_sub(most_tokens);
         let room = sizes.iter().sum::<u64>().saturating_sub(excess);
         let level = even_share(&sizes, room).max(least_tokens);
@@ -229,9 +215,15 @@ impl Compaction<'_> {
     }
 
     fn remember_clip(&mut self, message: usize, clip: Clipped) {
-        self.state.messages.fates[message] = Fate::Clipped;
         self.state.changes.add(message);
-        self.state.messages.clips.insert(message, clip);
+        let messages = &mut self.state.messages;
+        if clip.text_tokens == messages.facts[message].text_tokens {
+            messages.fates[message] = Fate::Kept;
+            messages.clips.remove(&message);
+            return;
+        }
+        messages.fates[message] = Fate::Clipped;
+        messages.clips.insert(message, clip);
     }
 
     /// Removes turns that are no longer pinned, oldest first, until the size is within the limit.

@@ -13,6 +13,7 @@ pub(super) mod fit;
 pub(super) mod mask;
 pub(super) mod note_summary;
 pub(super) mod notices;
+pub(super) mod parts;
 pub(super) mod plain_note;
 pub(super) mod shares;
 mod survive;

@@ -5,9 +5,12 @@ use serde::Serialize;
 
 use super::Compactor;
 use super::history::Mark;
+use super::note::{Note, Place};
+use super::turns::TurnKind;
 use crate::compact::message::ending::Ending;
 use crate::compact::message::measure::Fact;
-use crate::compact::policy::{Restart, share};
+use crate::compact::policy::{OPENING, Restart, share};
+use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
 /// A conversation is a dialogue if in its last messages prose takes this many times the tokens of
@@ -149,11 +152,27 @@ impl Compactor {
     fn due_above_with(&self, reserved_tokens: u64) -> (Option<u64>, u64) {
         let limit = self.profile.limit_tokens;
         let hard = self.hard_tokens().min(limit - reserved_tokens);
-        let hard = hard.max(self.rests.hard_tokens).min(limit);
+        let is_own = |note: &Note| matches!(note.place, Place::Own | Place::OwnBefore);
+        let is_opened = self.notes.list.iter().any(is_own);
+        let opening_tokens = if is_opened { 0 } else { self.opening_tokens() };
+        let hard = hard.max(self.rests.hard_tokens).min(limit.saturating_sub(opening_tokens));
         let soft = self.profile.policy.zones.soft_permille;
         let (base, fixed) = self.base_tokens();
         let soft_tokens = (fixed + share(base, soft)).max(self.rests.soft_tokens);
         ((soft > 0).then_some(soft_tokens), hard)
+    }
+
+    /// Returns the size of the user's message that the plan adds if an assistant's is the first left, unless a
+    /// note in a message of its own stands before it.
+    pub(crate) fn opening_tokens(&self) -> u64 {
+        let is_assistants = |turn: &usize| self.turns.list[*turn].kind == TurnKind::Assistant;
+        let needs_one = self.profile.policy.begins_with_user
+            && self.turns.live.first().is_some_and(is_assistants)
+            && !is_assistants(&0);
+        match needs_one {
+            true => MESSAGE_FRAMING + self.profile.measure.encoding.count(OPENING),
+            false => 0,
+        }
     }
 
     /// Returns the tokens that a compaction must free to be worthwhile, and the growth required

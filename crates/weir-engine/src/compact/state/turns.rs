@@ -259,6 +259,14 @@ impl Turns {
         }
     }
 
+    /// Takes a removed message of this size out of its turn, which is gone with its last one.
+    pub(crate) fn leave(&mut self, message: usize, tokens: u64) {
+        let Some(turn) = self.of_message[message].take() else { return };
+        let own = &mut self.list[turn];
+        own.tokens -= tokens;
+        own.is_gone = !self.of_message[own.first..=own.last].contains(&Some(turn));
+    }
+
     /// Drops removed turns from the live ones.
     pub(crate) fn sweep(&mut self) {
         let turns = &self.list;
