@@ -3,7 +3,7 @@
 import json
 import random
 
-from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, opaque_fault, texts, tool_schema
+from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, opaque_fault, texts, tool_schema
 
 PATH = "/v1/chat/completions"
 MODELS = ["gpt-4o", "gpt-4.1", "qwen3-coder", "deepseek-chat", "claude-sonnet-4-5"]
@@ -57,7 +57,7 @@ def generate(seed, shapes=None, requests=6):
         if "volatile_head" in picked:
             made.facts["volatile"] = first
     writer.add({"role": "user", "content": writer.text(10, 80)})
-    for step in range(chance.randint(8, 40)):
+    for step in range(length(chance, picked)):
         writer.step(step)
     writer.settle()
     writer.cut()

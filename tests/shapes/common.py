@@ -104,7 +104,7 @@ class Writer:
 
     def result(self):
         """A tool's result: mostly short, at times long."""
-        if self.chance.random() < 0.12:
+        if self.chance.random() < 0.12 and "late_system" not in self.made.shapes:
             return self.text(400, 900)
         return self.text(20, 160)
 
@@ -152,6 +152,13 @@ class Writer:
             self.made.cuts.append(len(self.made.log))
 
 
+def length(chance, shapes):
+    """How many steps a conversation has."""
+    if "late_system" in shapes and chance.random() < 0.3:
+        return chance.randint(150, 400)
+    return chance.randint(8, 36) if chance.random() < 0.9 else chance.randint(60, 160)
+
+
 def finish(writer, size, upper, head_size, requests):
     """Picks the requests that are sent, and a limit that what must stay fits."""
     made, chance = writer.made, writer.chance
@@ -166,7 +173,9 @@ def finish(writer, size, upper, head_size, requests):
     # Media may count as little or much: the limit is in between.
     total = head_size + (sum(sizes) + sum(size(message) for message in made.log)) // 2
     needed = int(1.5 * (head_size + largest)) + 600
-    made.limit = max(needed, int(total * chance.uniform(0.15, 0.7)))
+    # What is appended to each request outgrows any limit in the end.
+    low, high = (0.03, 0.3) if "late_system" in made.shapes else (0.15, 0.7)
+    made.limit = max(needed, int(total * chance.uniform(low, high)))
     cuts = made.cuts
     if len(cuts) > requests:
         # The end, and others at random: a conversation is found again after a gap, too.

@@ -7,7 +7,7 @@ import json
 import random
 import re
 
-from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, opaque_fault, texts, tool_schema
+from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, opaque_fault, texts, tool_schema
 
 PATH = "/v1/messages"
 # The first binds its thinking to everything before it.
@@ -76,8 +76,7 @@ def generate(seed, shapes=None, requests=6):
     if made.model == BOUND or "thinking" in picked:
         made.head["thinking"] = {"type": "enabled", "budget_tokens": 1024}
     writer.add({"role": "user", "content": writer.text(10, 80)})
-    steps = chance.randint(8, 36) if chance.random() < 0.9 else chance.randint(60, 160)
-    for _ in range(steps):
+    for _ in range(length(chance, picked)):
         writer.step()
     writer.cut()
     head_size = texts(made.head["system"], MEDIA) + sum(texts(tool, MEDIA) for tool in made.head["tools"] if not tool.get("defer_loading"))

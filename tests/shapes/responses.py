@@ -3,7 +3,7 @@
 import json
 import random
 
-from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, opaque_fault, texts, tool_schema
+from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, opaque_fault, texts, tool_schema
 
 PATH = "/v1/responses"
 MODELS = ["gpt-5", "gpt-4o", "gpt-6.1-sol"]
@@ -61,8 +61,7 @@ def generate(seed, shapes=None, requests=6):
     if chance.random() < 0.3:
         writer.add({"type": "message", "role": "developer", "content": [{"type": "input_text", "text": writer.text(10, 60)}]})
     writer.add({"type": "message", "role": "user", "content": [{"type": "input_text", "text": writer.text(10, 80)}]})
-    steps = chance.randint(8, 36) if chance.random() < 0.9 else chance.randint(60, 160)
-    for step in range(steps):
+    for step in range(length(chance, picked)):
         writer.step(step)
     writer.settle()
     writer.cut()
