@@ -3,7 +3,7 @@
 import json
 import random
 
-from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, opaque_fault, texts, tool_schema
+from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, media_most, opaque_fault, texts, tool_schema
 
 PATH = "/v1/chat/completions"
 MODELS = ["gpt-4o", "gpt-4.1", "qwen3-coder", "deepseek-chat", "claude-sonnet-4-5"]
@@ -33,7 +33,7 @@ def media_tokens(value):
     total = sum(media_tokens(inner) for inner in value.values() if isinstance(inner, (list, dict)))
     for name in MEDIA:
         if isinstance(value.get(name), str):
-            total += 1500 if len(value[name]) < 40_000 else 6000
+            total += media_most(value[name])
     return total
 
 

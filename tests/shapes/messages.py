@@ -7,7 +7,7 @@ import json
 import random
 import re
 
-from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, opaque_fault, texts, tool_schema
+from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, media_most, opaque_fault, texts, tool_schema
 
 PATH = "/v1/messages"
 # The first binds its thinking to everything before it.
@@ -55,8 +55,7 @@ def media_tokens(value):
     total = sum(media_tokens(inner) for inner in value.values() if isinstance(inner, (list, dict)))
     for name in ("data", "encrypted_content", "encrypted_index", "encrypted_stdout", "signature"):
         if isinstance(value.get(name), str):
-            pages = base64.b64decode(value[name] + "==", validate=False).count(b"/Type /Page ") if value.get("media_type") == "application/pdf" else 0
-            total += 3000 * pages or (1600 if value.get("media_type") else len(value[name]) // 2)
+            total += media_most(value[name]) if value.get("media_type") else len(value[name]) // 2
     return total
 
 

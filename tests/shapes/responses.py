@@ -3,7 +3,7 @@
 import json
 import random
 
-from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, opaque_fault, texts, tool_schema
+from common import FRAME_TOKENS, Conversation, Writer, canonical, finish, length, media_most, opaque_fault, texts, tool_schema
 
 PATH = "/v1/responses"
 MODELS = ["gpt-5", "gpt-4o", "gpt-6.1-sol"]
@@ -46,7 +46,7 @@ def media_tokens(value):
     total = sum(media_tokens(inner) for inner in value.values() if isinstance(inner, (list, dict)))
     for name in ("image_url", "file_data", "data", "encrypted_content", "fingerprint", "result"):
         if isinstance(value.get(name), str):
-            total += len(value[name]) // 2 if len(value[name]) < 3000 else 1500 if len(value[name]) < 40_000 else 6000
+            total += len(value[name]) // 2 if len(value[name]) < 3000 else media_most(value[name])
     return total
 
 
