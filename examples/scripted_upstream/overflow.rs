@@ -44,10 +44,9 @@ fn says(vendor: &str, size: Overflow) -> String {
         ),
         // It stops counting once the limit is passed.
         "vllm_new" | "openrouter_raw" => format!(
-            "This model's maximum context length is {window} tokens. However, you requested {output} output tokens and your prompt contains at least {} input tokens, for a total of at least {} tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value={})",
+            "This model's maximum context length is {window} tokens. However, you requested {output} output tokens and your prompt contains at least {0} input tokens, for a total of at least {1} tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value={0})",
             window + 1 - output.min(window),
             window + 1,
-            window + 1 - output.min(window),
         ),
         "sglang" if prompt < window => format!(
             "Requested token count exceeds the model's maximum context length of {window} tokens. You requested a total of {total} tokens: {prompt} tokens from the input messages and {output} tokens for the completion. Please reduce the number of tokens in the input messages or the completion to fit within the limit."
