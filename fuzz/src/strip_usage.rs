@@ -13,7 +13,7 @@ const NO_LIMIT_BYTES: usize = 1 << 20;
 const KEPT_BYTES: usize = 64 << 10;
 
 const ENVELOPE: &str =
-    "id object created model system_fingerprint service_tier provider obfuscation timings";
+    "id object created model system_fingerprint service_tier provider obfuscation";
 
 pub fn check(input: &[u8]) {
     let Some(([limit, cuts], stream)) = input.split_first_chunk::<2>() else { return };
@@ -139,8 +139,12 @@ fn without_usage(max_event_bytes: usize, event: &[Line<'_>], is_first: bool) -> 
     if !members.iter().any(|member| member.name == "usage") {
         return whole;
     }
+    let has_cost = |value: &str| {
+        let inner = self::members(value.as_bytes()).unwrap_or_default();
+        inner.iter().any(|member| member.name.starts_with("cost"))
+    };
     let is_plain = |member: &Member| match member.name.as_str() {
-        "usage" => true,
+        "usage" => !has_cost(&member.value),
         name if ENVELOPE.split(' ').any(|known| known == name) => true,
         _ => {
             let compact: String = member.value.split_ascii_whitespace().collect();
@@ -151,7 +155,11 @@ fn without_usage(max_event_bytes: usize, event: &[Line<'_>], is_first: bool) -> 
     if brings && members.iter().all(is_plain) {
         return if has_others { others } else { Vec::new() };
     }
-    let is_kept = |member: &Member| member.name != "usage";
+    // Usage that comes with anything else was not caused by the request for it.
+    let is_kept = |member: &Member| member.name != "usage" || member.value != "null";
+    if members.iter().all(is_kept) {
+        return whole;
+    }
     let mut gone = vec![false; text.len()];
     for (index, member) in members.iter().enumerate() {
         if !is_kept(member) {

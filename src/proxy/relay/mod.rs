@@ -154,6 +154,7 @@ impl Relay {
         }
         // A caller may leave once it has read that.
         if self.record.metered.failed
+            && self.record.is_success()
             && matches!(self.record.outcome, Outcome::Complete | Outcome::CallerLeft)
         {
             self.record.outcome = Outcome::UpstreamFailed;

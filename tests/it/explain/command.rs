@@ -135,15 +135,15 @@ fn other_protocols_are_recognised_or_named() {
         assert!(table.expect("it is explained").contains("note 1"), "{case}");
     }
     let items = r#"[{"role":"user","content":"x"},{"type":"reasoning","summary":[]},
-        {"role":"assistant","content":7}]"#;
+        {"role":7,"content":"x"}]"#;
     let error = explained(&["-", "--model", "gpt-4o", "--protocol", "responses"], items);
-    let expected = "'input[2].content' has the wrong type: expected a string or a list of parts.";
+    let expected = "'input[2].role' has the wrong type: expected a string.";
     assert!(error.as_ref().expect_err("unreadable").contains(expected), "{error:?}");
     let blocks = r#"{"model":"gpt-4o","system":"s","messages":[{"role":"user","content":[
         {"type":"tool_result","tool_use_id":"a","content":"x"},{"type":"text","text":"y"}]},
-        {"role":"assistant","content":7}]}"#;
+        {"role":7,"content":"x"}]}"#;
     let error = explained(&["-"], blocks);
-    assert!(error.as_ref().expect_err("unreadable").contains("'messages[1].content'"), "{error:?}");
+    assert!(error.as_ref().expect_err("unreadable").contains("'messages[1].role'"), "{error:?}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_content_is_judged() {
     let last = table.expect("it is explained");
     let last = last.lines().last().expect("a line").to_owned();
     assert!(last.starts_with("content     tool result of 3K tokens, room 2K"), "{last}");
-    assert!(last.contains("shorten it to 2K: of 3K tokens 1K would be sent"), "{last}");
+    assert!(last.contains("shorten it to 2K: of 3K tokens 1.9K would be sent"), "{last}");
 }
 
 #[test]

@@ -79,11 +79,15 @@ fn streams() -> Vec<Stream> {
         stream("cr", asked.replace('\n', "\r"), unasked.replace('\n', "\r")),
         stream("heartbeats", beats(&asked), beats(&unasked)),
         stream("no end", asked.replace(DONE, ""), unasked.replace(DONE, "")),
-        stream(
-            "in the last frame with a choice",
-            [said(""), stop(&ended), DONE.to_owned()].concat(),
-            [said(""), stop(""), DONE.to_owned()].concat(),
-        ),
+        // A frame with a choice is not the one that the usage option adds.
+        Stream {
+            left: Some([said(""), stop(&ended), DONE.to_owned()].concat()),
+            ..stream(
+                "in the last frame with a choice",
+                [said(""), stop(&ended), DONE.to_owned()].concat(),
+                [said(""), stop(""), DONE.to_owned()].concat(),
+            )
+        },
         stream(
             "in every frame",
             [said(&so_far(1)), said(&so_far(2)), stop(&so_far(3)), DONE.to_owned()].concat(),
@@ -100,11 +104,7 @@ fn streams() -> Vec<Stream> {
             ..stream("zero", asked.replace(USAGE, &zero), unasked.clone())
         },
         Stream { tokens: None, ..stream("who does not tell", unasked.clone(), unasked) },
-        // It is unknown whether the usage option caused this usage: the edit is named.
-        Stream {
-            left: Some([said(""), stop(""), DONE.to_owned()].concat()),
-            ..stream("who always tells", volunteered.clone(), volunteered)
-        },
+        stream("who always tells", volunteered.clone(), volunteered),
     ]
 }
 

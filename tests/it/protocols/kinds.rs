@@ -187,9 +187,9 @@ async fn texts_in_the_results_of_built_in_tools_are_clipped_where_they_stand() {
     let of_server = |call: &str, result: Value| {
         let call = json!({"type": call, "id": "s", "name": "x", "server_name": "x", "input": {}});
         let said = json!({"role": "assistant", "content": [call, result]});
-        ("/v1/messages", json!([user, said, user]), "/1/content/1")
+        ("/v1/messages", json!([user, said]), "/1/content/1")
     };
-    let of_item = |item: Value| ("/v1/responses", json!([user, item, user]), "/1");
+    let of_item = |item: Value| ("/v1/responses", json!([user, item]), "/1");
     for ((path, list, place), text) in [
         (
             of_client(

@@ -238,15 +238,15 @@ async fn where_all_are_passed_over_the_first_is_asked() {
 /// A caller's output limit is chosen for the model that it names.
 #[tokio::test]
 async fn another_model_gets_no_higher_output_limit_than_its_own() {
-    let (a, b) = (Up::start("a").await, Up::start("b").await);
     let toml = windows(&[("large", 100_000), ("small", 100_000)], SMALL_OUTPUT);
     let toml = toml.replace("[models.\"small\"]", "[models.\"small\"]\nmax_output_tokens = 4096");
-    let weir = weir(&memory(), &toml, &[("a", a.url()), ("b", b.url())]).await;
     for (asked, is_first_sent, expected) in [
         (json!(64_000), true, json!(4096)),
         (json!(4096), true, json!(4096)),
         (json!(-1), true, json!(-1)),
     ] {
+        let (a, b) = (Up::start("a").await, Up::start("b").await);
+        let weir = weir(&memory(), &toml, &[("a", a.url()), ("b", b.url())]).await;
         for stream in [false, true] {
             a.then([failing(503)]);
             let mut body = conversation("large", 1);

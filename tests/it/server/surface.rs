@@ -266,11 +266,7 @@ async fn what_weir_itself_reads_is_refused_with_the_value_and_what_is_allowed() 
     }
     for (body, said) in [
         ("[1,2]", "cannot be read as a JSON object: it is an array."),
-        (
-            r#"{"messages":[],"max_tokens":99999999999999999999}"#,
-            "'max_tokens' is too large: expected at most 18446744073709551615.",
-        ),
-        (r#"{"messages":[],"max_tokens":-1}"#, "'max_tokens' has the wrong type"),
+        (r#"{"messages":{}}"#, "'messages' has the wrong type"),
     ] {
         let message = ask(weir.address, chat("", body)).await.assert_error(400, "invalid_request");
         assert!(message.contains(said), "{message}");

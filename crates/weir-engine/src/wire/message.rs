@@ -144,7 +144,13 @@ impl<'a> Message<'a> {
         let mut parts = content.iter().chain(&self.others);
         let is_text =
             |part: &Part<'_>| matches!(part, Part::Text(_) | Part::Thinking(_) | Part::Tools(_));
-        self.opaque_members == 0 && parts.all(is_text)
+        // The signature of thinking that can be read stands for nothing more.
+        let count = |of: fn(&Part<'_>) -> bool| self.others.iter().filter(|own| of(own)).count();
+        let sealed = count(|own| matches!(own, Part::Sealed(_)));
+        let are_signatures = self.protocol == Protocol::Messages
+            && sealed <= count(|own| matches!(own, Part::Thinking(_)));
+        self.opaque_members == 0
+            && parts.all(|own| is_text(own) || (are_signatures && matches!(own, Part::Sealed(_))))
     }
 
     /// Returns the JSON texts that [`Edit::Arguments`](super::Edit::Arguments) replaces, in order: the
