@@ -277,7 +277,7 @@ async fn exchanges_at_once_do_not_mix() {
         let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
         let last = sent["messages"].as_array().and_then(|all| all.last()).expect("a message");
         let text = last["content"].as_str().expect("text");
-        seen.answer(&streamed(&format!("to {text}"), true));
+        seen.answer(streamed(&format!("to {text}"), true));
     }
     for asking in asking {
         assert_eq!(asking.await.expect("no panic").status(), 200);
@@ -314,7 +314,7 @@ async fn kept_messages_take_room_like_bodies() {
     assert_eq!(refused.status(), 503, "{refused:?}");
     assert_eq!(refused.header("retry-after"), Some("1"));
     for seen in open {
-        seen.answer(&whole(&assistant("a"), "stop"));
+        seen.answer(whole(&assistant("a"), "stop"));
     }
     for asking in waiting {
         assert_eq!(asking.await.expect("no panic").status(), 200);

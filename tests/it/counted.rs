@@ -21,7 +21,7 @@ async fn sent(
     body: &Value,
 ) -> (Message, String) {
     let headers = format!("authorization: Bearer alice\r\n{headers}");
-    let (address, request) = (weir.address, setting::post(path, &headers, &body.to_string()));
+    let (address, request) = (weir.address, setting::post(path, &headers, body.to_string()));
     let asking = tokio::spawn(async move { ask(address, request).await });
     let seen = upstream.next().await;
     let received = String::from_utf8(seen.body.clone()).expect("text");
@@ -167,7 +167,7 @@ async fn opaque_content_counts_as_what_it_is() {
         let messages = [json!({"role": "user", "content": [part]})];
         let body = self::body(path, &messages, &[], false);
         if role == "user" {
-            let request = setting::post(path, headers, &body.to_string());
+            let request = setting::post(path, headers, body.to_string());
             assert_eq!(ask(weir.address, request).await.status(), 400, "{path}");
         }
     }

@@ -302,7 +302,7 @@ async fn live_requests_carry_names_and_figures_and_no_content() {
 
     let body = r#"{"usage":{"prompt_tokens":50,"completion_tokens":5}}"#;
     let length = body.len();
-    seen.answer(&format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"));
+    seen.answer(format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"));
     assert_eq!(asking.await.expect("it ran").status(), 200);
     let look = dashboard.ended(1).await;
     assert_eq!((&look["running"], &look["next"]), (&json!([]), &json!(1)));

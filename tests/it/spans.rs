@@ -150,11 +150,11 @@ async fn a_retried_request_has_a_span_for_each_step_and_each_attempt() {
     let answered = async {
         let first = upstream.next().await;
         let parents = vec![header(&first, "traceparent").map(str::to_owned)];
-        first.answer(&whole("503 Busy", "{}"));
+        first.answer(whole("503 Busy", "{}"));
         let second = upstream.next().await;
         let parents = [parents, vec![header(&second, "traceparent").map(str::to_owned)]].concat();
         assert_eq!(header(&second, "tracestate"), Some("vendor=1"));
-        second.answer(&whole("200 OK", ANSWER));
+        second.answer(whole("200 OK", ANSWER));
         parents
     };
     let (answer, parents) = tokio::join!(asked, answered);
@@ -247,7 +247,7 @@ async fn the_state_of_a_trace_goes_on_with_its_context_alone() {
         wire.send(chat(&headers, BODY)).await;
         let seen = upstream.next().await;
         assert_eq!(header(&seen, "tracestate"), expected, "{context}");
-        seen.answer(&whole("200 OK", ANSWER));
+        seen.answer(whole("200 OK", ANSWER));
         assert_eq!(wire.message().await.expect("an answer").status(), 200);
     }
 }
@@ -261,11 +261,11 @@ async fn a_context_that_is_not_sampled_has_no_spans_and_is_passed_on() {
     wire.send(chat(&format!("traceparent: {context}\r\n"), BODY)).await;
     let seen = upstream.next().await;
     assert_eq!(header(&seen, "traceparent"), Some(context.as_str()));
-    seen.answer(&whole("200 OK", ANSWER));
+    seen.answer(whole("200 OK", ANSWER));
     assert_eq!(wire.message().await.expect("an answer").status(), 200);
     // The next request is sampled: the collector's first spans are its.
     wire.send(chat(&format!("traceparent: 00-{TRACE}-{CALLER}-01\r\n"), BODY)).await;
-    upstream.next().await.answer(&whole("200 OK", ANSWER));
+    upstream.next().await.answer(whole("200 OK", ANSWER));
     wire.message().await.expect("an answer");
     let spans = received(&mut collector).await;
     assert_eq!(spans.iter().filter(|span| span.kind == 2).count(), 1, "{spans:#?}");
@@ -283,7 +283,7 @@ async fn without_a_collector_headers_pass_as_they_came() {
         wire.send(chat(&headers, BODY)).await;
         let seen = upstream.next().await;
         assert_eq!(header(&seen, "traceparent"), expected);
-        seen.answer(&whole("200 OK", ANSWER));
+        seen.answer(whole("200 OK", ANSWER));
         assert_eq!(wire.message().await.expect("an answer").status(), 200);
     }
 }
@@ -309,7 +309,7 @@ async fn variables_of_opentelemetry_turn_it_on_and_the_last_traces_are_sent_at_t
     let serving = Serving::run(&mut command);
     let mut wire = Wire::connect(serving.address).await;
     wire.send(chat("", BODY)).await;
-    upstream.next().await.answer(&whole("200 OK", ANSWER));
+    upstream.next().await.answer(whole("200 OK", ANSWER));
     wire.message().await.expect("an answer");
     drop(wire);
     let ending = tokio::task::spawn_blocking(move || serving.log());

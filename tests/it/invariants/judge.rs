@@ -462,11 +462,11 @@ mod tests {
     #[test]
     fn parts_are_clipped_in_one_place() {
         let whole = ["one", "abcdef", "image", "two", "three"];
-        let clipped = r"ab\n[weir: 3 of 6 bytes left out here]\nf";
+        let clipped = r"ab\n[weir: 3 of 17 bytes left out here]\nf";
         for (parts_out, is_right) in [
             (&["one", clipped, "image", "two", "three"][..], true),
-            (&["one", r"ab\n[weir: 6 of 9 bytes left out here]\nf", "image", "three"], true),
-            (&["one", r"ab\n[weir: 11 of 14 bytes left out here]\nf", "image"], true),
+            (&["one", r"ab\n[weir: 6 of 17 bytes left out here]\nf", "image", "three"], true),
+            (&["one", r"ab\n[weir: 11 of 17 bytes left out here]\nf", "image"], true),
             (&["one", clipped, "image", "three"], false),
             (&["one", clipped, "three"], false),
             (&["one", clipped, "image", "two"], false),

@@ -36,7 +36,7 @@ async fn no_secret_and_no_content_is_in_logs_errors_or_the_file() {
     tokio::spawn(async move {
         for number in 0_usize.. {
             let status = if number % 3 == 2 { "500 Oh" } else { "200 OK" };
-            upstream.next().await.answer(&answer(status));
+            upstream.next().await.answer(answer(status));
         }
     });
     let serving = serving(&store, &address, &["--log-level", "trace"]);

@@ -101,7 +101,7 @@ async fn a_stream_that_reports_a_failure_has_failed() {
         let request = post(path, "", body);
         let (answer, ()) = tokio::join!(whole(weir.address, &request), async {
             let stream = events.map(|event| format!("data: {event}\n\n")).concat();
-            upstream.next().await.answer(&format!(
+            upstream.next().await.answer(format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{stream}",
                 stream.len()
             ));

@@ -65,6 +65,8 @@ fn streams() -> Vec<Stream> {
             "data: {{\"choices\":[],\"created\":0,\"id\":\"\",\"model\":\"\",\"object\":\"\",{filter}{more}}}\n\n"
         )
     };
+    let in_every_frame =
+        [said(&so_far(1)), said(&so_far(2)), stop(&so_far(3)), DONE.to_owned()].concat();
     let groq = format!(r#","x_groq":{{"id":"r",{USAGE}}}"#);
     // One heartbeat between any two frames with content.
     let beats = |stream: &str| {
@@ -88,11 +90,10 @@ fn streams() -> Vec<Stream> {
                 [said(""), stop(""), DONE.to_owned()].concat(),
             )
         },
-        stream(
-            "in every frame",
-            [said(&so_far(1)), said(&so_far(2)), stop(&so_far(3)), DONE.to_owned()].concat(),
-            unasked.clone(),
-        ),
+        Stream {
+            left: Some(in_every_frame.clone()),
+            ..stream("in every frame", in_every_frame, unasked.clone())
+        },
         stream("azure", azure(r#","usage":null"#) + &asked, azure("") + &unasked),
         stream(
             "groq",

@@ -61,7 +61,7 @@ async fn sent(
     wire.send(post(path, &headers, body)).await;
     let seen = upstream.next().await;
     let sent = serde_json::from_slice(&seen.body).expect("JSON");
-    seen.answer(&whole(&json!({"id": "r"})));
+    seen.answer(whole(&json!({"id": "r"})));
     (wire.message().await.expect("an answer"), sent)
 }
 

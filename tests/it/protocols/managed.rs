@@ -183,7 +183,7 @@ async fn the_member_reaches_an_upstream_that_has_it() {
     wire.send(post(RESPONSES, "", &body)).await;
     let seen = upstream.next().await;
     assert_eq!(seen.body, body.to_string().into_bytes());
-    seen.answer(&answer());
+    seen.answer(answer());
     let own = wire.message().await.expect("an answer");
     assert_eq!(own.header("x-weir-edits"), None);
 }

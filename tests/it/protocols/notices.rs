@@ -99,7 +99,7 @@ impl Agent {
             wire.send(post(self.path, &headers, &body)).await;
             let seen = upstream.next().await;
             let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
-            seen.answer(&whole(&json!({"object": "x"})));
+            seen.answer(whole(&json!({"object": "x"})));
             let answer = wire.message().await.expect("an answer");
             assert_eq!(answer.status(), 200, "request {nth} of {}", self.path);
             (self.check)(&sent).unwrap_or_else(|fault| panic!("{nth}: {fault}: {sent:.3000}"));
@@ -162,7 +162,7 @@ async fn of_tools_that_are_declared_again_the_newest_stay() {
         wire.send(post(agent.path, "x-weir-max-input-tokens: 30000\r\n", &body)).await;
         let seen = upstream.next().await;
         let sent = String::from_utf8(seen.body.to_vec()).expect("text");
-        seen.answer(&whole(&json!({"object": "x"})));
+        seen.answer(whole(&json!({"object": "x"})));
         assert_eq!(wire.message().await.expect("an answer").status(), 200, "request {nth}");
         assert!(sent.contains(&format!("at_{}\"", nth / 10 * 10)), "{nth}: the newest tools stay");
         assert!(sent.contains("Be careful."), "{nth}");
@@ -201,7 +201,7 @@ async fn sent_under(agent: &Agent, system: impl Fn(usize) -> String) -> Vec<Vec<
         wire.send(post(agent.path, "x-weir-max-input-tokens: 2000\r\n", &body)).await;
         let seen = upstream.next().await;
         let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
-        seen.answer(&whole(&json!({"object": "x"})));
+        seen.answer(whole(&json!({"object": "x"})));
         assert_eq!(wire.message().await.expect("an answer").status(), 200, "request {nth}");
         let mut sent = sent[agent.list].as_array().expect("a list").clone();
         sent.retain(|message| message["role"] != "system");

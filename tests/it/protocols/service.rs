@@ -74,7 +74,7 @@ pub async fn sent(
     let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
     validity::responses(&sent).unwrap_or_else(|fault| panic!("{fault}: {sent:.3000}"));
     assert!(!String::from_utf8_lossy(&seen.body).contains("weir1."), "sealed items stay here");
-    seen.answer(&whole(&json!({"object": "response", "output": []})));
+    seen.answer(whole(&json!({"object": "response", "output": []})));
     (sent["input"].clone(), wire.message().await.expect("an answer"))
 }
 
@@ -217,7 +217,7 @@ async fn an_item_that_asks_for_compaction_passes_to_an_upstream_that_compacts() 
     wire.send(request.clone()).await;
     let seen = upstream.next().await;
     assert_eq!(seen.body, serde_json::to_vec(&body(&all)).expect("JSON"));
-    seen.answer(&whole(&json!({"object": "response", "output": []})));
+    seen.answer(whole(&json!({"object": "response", "output": []})));
     assert_eq!(wire.message().await.expect("an answer").status(), 200);
 }
 
@@ -423,7 +423,7 @@ async fn an_upstream_that_compacts_gets_the_request() {
     let seen = upstream.next().await;
     assert!(seen.head.starts_with("POST /v1/responses/compact "), "{}", seen.head);
     assert_eq!(seen.body, body.to_string().into_bytes());
-    seen.answer(&whole(&json!({"object": "response.compaction", "output": []})));
+    seen.answer(whole(&json!({"object": "response.compaction", "output": []})));
     assert_eq!(wire.message().await.expect("an answer").status(), 200);
 }
 

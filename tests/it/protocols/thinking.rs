@@ -106,7 +106,7 @@ fn refuse(form: Form, seen: Seen, place: usize) {
     };
     let error = error.to_string();
     let length = error.len();
-    seen.answer(&format!(
+    seen.answer(format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{error}"
     ));
 }
@@ -208,7 +208,7 @@ impl Agent {
             self.run.inside += usize::from(is_compaction && !self.begins_round());
             self.before = now;
             let said = self.answer(&sent, seen.body.len());
-            seen.answer(&whole(&said));
+            seen.answer(whole(&said));
             break said;
         };
         let reply = wire.message().await.expect("an answer");
@@ -510,7 +510,7 @@ async fn reasoning_of_other_models_in_chat_completions_stays_with_its_message() 
         for name in ["reasoning", "reasoning_details"] {
             message.as_object_mut().expect("an object").remove(name);
         }
-        seen.answer(&whole(&said));
+        seen.answer(whole(&said));
         assert_eq!(wire.message().await.expect("an answer").status(), 200);
         agent.go_on(&said);
     }

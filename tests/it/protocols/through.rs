@@ -122,7 +122,7 @@ async fn run(
             compacted += 1;
         }
         before = now;
-        seen.answer(&whole(&answer));
+        seen.answer(whole(&answer));
         let answer = wire.message().await.expect("an answer");
         assert_eq!(answer.status(), 200);
         let number = |name: &str| answer.header(name).and_then(|own| own.parse::<u64>().ok());
@@ -175,7 +175,7 @@ async fn a_conversation_kept_by_the_provider_is_sent_as_received() {
         wire.send(post("/v1/responses", "", &body)).await;
         let seen = upstream.next().await;
         assert_eq!(seen.body, body.to_string().into_bytes());
-        seen.answer(&whole(&json!({"object": "response"})));
+        seen.answer(whole(&json!({"object": "response"})));
         let answer = wire.message().await.expect("an answer");
         assert_eq!(answer.header("x-weir-action"), Some("provider_state"));
     }

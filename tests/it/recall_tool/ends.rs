@@ -60,11 +60,11 @@ async fn what_follows_the_last_event_reaches_the_caller_and_the_connection_stays
             let post = setting::post(protocol.path(), ALICE, request.to_string());
             wire.send(post.clone()).await;
             if recalls {
-                setting.upstream.next().await.answer(&asks(protocol, true));
+                setting.upstream.next().await.answer(asks(protocol, true));
             }
             let seen = setting.upstream.next().await;
             let made = protocol.answer(&Made::text("Well.", [700, 9]), true);
-            seen.begin(&format!("{HEAD}{}", chunk(body(&made))));
+            seen.begin(format!("{HEAD}{}", chunk(body(&made))));
             assert!(wire.head().await.is_some_and(|head| head.starts_with("HTTP/1.1 200")));
             let is_over = |text: &str| match protocol {
                 Protocol::Chat => text.ends_with("[DONE]\n\n"),
@@ -77,7 +77,7 @@ async fn what_follows_the_last_event_reaches_the_caller_and_the_connection_stays
             let tail = "data: [DONE]\n\n: bye\n\nevent: x";
             for piece in ["data: [DO", "NE]\n\n: bye\n\neve", "nt: x"] {
                 let before = text.len();
-                seen.begin(&chunk(piece));
+                seen.begin(chunk(piece));
                 read_until(&mut wire, &mut text, |text| text.len() >= before + piece.len()).await;
                 assert_eq!(&text[before..], piece, "{name}");
             }
@@ -240,10 +240,10 @@ async fn leaving_between_two_rounds() {
     let mut body = Box::pin(response.expect("an answer").into_body());
     let first =
         "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"It\"}}]}\n\n";
-    seen.begin(&chunk(first));
+    seen.begin(chunk(first));
     let frame = body.frame().await.expect("a frame").expect("a chunk");
     assert_eq!(frame.into_data().expect("data"), first);
-    seen.answer(&format!("{}0\r\n\r\n", chunk(self::body(&asks(Protocol::Chat, true)))));
+    seen.answer(format!("{}0\r\n\r\n", chunk(self::body(&asks(Protocol::Chat, true)))));
     let (release, held) = std::sync::mpsc::channel::<()>();
     let holding = tokio::task::spawn_blocking(move || held.recv());
     // Step by step, until the round is being settled; the answers to its calls cannot follow yet.

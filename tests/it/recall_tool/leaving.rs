@@ -48,10 +48,10 @@ async fn a_caller_that_leaves_in_the_second_round_leaves_nothing_held() {
         let headers = format!("{}x-weir-max-input-tokens: 8000\r\n", key.header());
         let mut wire = Wire::connect(keyed.weir.address).await;
         wire.send(setting::post(Protocol::Chat.path(), &headers, body.to_string())).await;
-        upstream.next().await.answer(&asks(streams));
+        upstream.next().await.answer(asks(streams));
         let second = upstream.next().await;
         if streams {
-            second.begin(&format!("{HEAD}{}", chunk(BEGUN)));
+            second.begin(format!("{HEAD}{}", chunk(BEGUN)));
             assert!(wire.head().await.expect("a head").starts_with("HTTP/1.1 200"));
             let mut text = String::new();
             while !text.contains("It is") {
@@ -63,7 +63,7 @@ async fn a_caller_that_leaves_in_the_second_round_leaves_nothing_held() {
         let health = bare("GET", "/healthz", "connection: close\r\n");
         ask_until(keyed.weir.address, health, 200).await;
         if streams {
-            second.begin(&format!("{}0\r\n\r\n", chunk(REST)));
+            second.begin(format!("{}0\r\n\r\n", chunk(REST)));
         }
         // Both rounds are settled: the first by its usage, the second by its own or by the rule.
         let rows = rows(&keyed.store, 2).await;

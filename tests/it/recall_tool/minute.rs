@@ -58,7 +58,7 @@ async fn a_round_that_is_refused_gives_no_tokens_of_the_rounds_before_back() {
         let mut wire = Wire::connect(keyed.weir.address).await;
         let first = request(&key, &body);
         let asking = tokio::spawn(async move { wire.ask(first).await });
-        upstream.next().await.answer(&asks(streams));
+        upstream.next().await.answer(asks(streams));
         upstream.next().await.answer(REFUSAL);
         let answer = asking.await.expect("it is answered");
         assert_eq!(answer.status(), if streams { 200 } else { 403 });
@@ -79,7 +79,7 @@ async fn a_caller_that_leaves_gets_no_tokens_of_the_rounds_before_back() {
         Protocol::Chat.stream(&mut body, streams);
         let mut wire = Wire::connect(keyed.weir.address).await;
         wire.send(request(&key, &body)).await;
-        upstream.next().await.answer(&asks(streams));
+        upstream.next().await.answer(asks(streams));
         let second = upstream.next().await;
         drop(wire);
         let health = bare("GET", "/healthz", "connection: close\r\n");

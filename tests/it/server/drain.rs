@@ -82,7 +82,7 @@ async fn the_usage_is_read_though_nobody_listens() {
     let mut body = response.expect("an answer").into_body();
     body.frame().await.expect("a frame").expect("a chunk");
     drop(body);
-    seen.begin(&format!("{:x}\r\n{USAGE}\r\n", USAGE.len()));
+    seen.begin(format!("{:x}\r\n{USAGE}\r\n", USAGE.len()));
     seen.begin("e\r\ndata: [DONE]\n\n\r\n");
     proxy.drains().settled().await;
     let line = log_line();
@@ -98,7 +98,7 @@ async fn the_server_s_end_waits_for_it() {
     weir.shutdown.drain();
     weir.stops_listening().await;
     assert!(!weir.running.is_finished());
-    seen.begin(&format!("{:x}\r\n{USAGE}\r\n", USAGE.len()));
+    seen.begin(format!("{:x}\r\n{USAGE}\r\n", USAGE.len()));
     seen.begin("e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
     assert_eq!(ended(weir).await["prompt_tokens"], 7);
 }

@@ -185,7 +185,7 @@ async fn other_refusals_come_as_they_are() {
             wire.send(chat("", streamed("").0)).await;
             let seen = upstream.next().await;
             assert_eq!(seen.body, streamed("").1.as_bytes(), "nothing was remembered");
-            seen.answer(&error(status, body));
+            seen.answer(error(status, body));
             let answer = wire.message().await.expect("an answer");
             assert_eq!(answer.status(), status);
             assert!(answer.body == body.as_bytes());
@@ -205,10 +205,10 @@ async fn what_is_refused_either_way_is_not_remembered() {
         wire.send(chat("", &body)).await;
         let seen = upstream.next().await;
         assert_eq!(seen.body, asked.as_bytes());
-        seen.answer(&error(422, r#"{"detail":"include_usage"}"#));
+        seen.answer(error(422, r#"{"detail":"include_usage"}"#));
         let seen = upstream.next().await;
         assert_eq!(seen.body, body.as_bytes());
-        seen.answer(&error(422, r#"{"detail":"no such model; stream_options"}"#));
+        seen.answer(error(422, r#"{"detail":"no such model; stream_options"}"#));
         let answer = wire.message().await.expect("an answer");
         assert_eq!(answer.body, br#"{"detail":"no such model; stream_options"}"#);
         assert_eq!(log_line()["edits"], "", "what was sent in the end has no edit");
@@ -222,7 +222,7 @@ async fn events_come_when_they_are_whole_and_heartbeats_at_once() {
     let mut wire = Wire::connect(weir.address).await;
     wire.send(chat("", streamed("").0)).await;
     let seen = upstream.next().await;
-    seen.begin(&events("data: {\"choices\":[1],\"usage\":null}\r\n\r\n"));
+    seen.begin(events("data: {\"choices\":[1],\"usage\":null}\r\n\r\n"));
     assert!(wire.head().await.expect("a head").contains("text/event-stream"));
     assert_eq!(wire.chunk().await.as_deref(), Some(&b"data: {\"choices\":[1]}\r\n\r\n"[..]));
     for (sent, received) in [
@@ -234,7 +234,7 @@ async fn events_come_when_they_are_whole_and_heartbeats_at_once() {
         ("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7}}\n\n: ping\n", ": ping\n"),
         ("data: [DONE]\n\n", "data: [DONE]\n\n"),
     ] {
-        seen.begin(&format!("{:x}\r\n{sent}\r\n", sent.len()));
+        seen.begin(format!("{:x}\r\n{sent}\r\n", sent.len()));
         let chunk = wire.chunk().await.expect("a chunk");
         assert_eq!(String::from_utf8_lossy(&chunk), received);
     }

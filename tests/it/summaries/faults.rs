@@ -44,7 +44,7 @@ async fn a_stream_in_place_of_an_answer_is_none() {
         let seen = upstream.next().await;
         let body =
             "data: {\"choices\":[{\"delta\":{\"content\":\"lanterns\"}}]}\n\ndata: [DONE]\n\n";
-        seen.answer(&format!(
+        seen.answer(format!(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         ));
@@ -63,7 +63,7 @@ async fn an_endless_answer_is_given_up() {
         let mut seen = upstream.next().await;
         seen.begin("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n");
         for _ in 0..40 {
-            seen.begin(&"x".repeat(64 << 10));
+            seen.begin("x".repeat(64 << 10));
         }
         seen.left().await;
     });
@@ -145,7 +145,7 @@ async fn one_callers_content_pauses_nobody_else() {
     tokio::spawn(async move {
         for answer in answers.into_iter().chain([good]) {
             let answer = answer.to_string();
-            upstream.next().await.answer(&format!(
+            upstream.next().await.answer(format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{answer}",
                 answer.len()
             ));
@@ -228,7 +228,7 @@ async fn only_an_answer_that_ended_by_itself_is_a_summary() {
         let place = place(&[], |config| config.summaries.url = url).await;
         let said = answer.to_string();
         tokio::spawn(async move {
-            upstream.next().await.answer(&whole(status, &said));
+            upstream.next().await.answer(whole(status, &said));
         });
         let answers = run(&place.weir, "north", 1..=PAST_CUT).await;
         let word = if why.is_none() { "ready" } else { "late" };

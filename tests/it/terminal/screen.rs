@@ -36,7 +36,7 @@ impl Terminal {
             loop {
                 let seen = server.next().await;
                 let path = seen.head.split(' ').nth(1).expect("a path").to_owned();
-                seen.answer(&everything(&path));
+                seen.answer(everything(&path));
             }
         });
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");

@@ -60,7 +60,7 @@ async fn shown(
                 seen.head
             );
             let path = seen.head.split(' ').nth(1).expect("a path").to_owned();
-            seen.answer(&answer(&path));
+            seen.answer(answer(&path));
         }
     });
     let result = spawn_blocking(move || ended(&mut command)).await.expect("it ends");

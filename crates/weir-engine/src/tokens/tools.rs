@@ -53,10 +53,10 @@ fn shown(mut tool: Value, is_inner: bool) -> Option<Value> {
         let inner = std::mem::take(tools).into_iter();
         tools.extend(inner.filter_map(|tool| shown(tool, true)));
     }
-    if members.remove("default_config").is_some() || members.contains_key("mcp_server_name") {
-        if let Some(configs) = members.get_mut("configs").and_then(Value::as_object_mut) {
-            configs.retain(|_, config| !is_deferred(config).unwrap_or(default));
-        }
+    if (members.remove("default_config").is_some() || members.contains_key("mcp_server_name"))
+        && let Some(configs) = members.get_mut("configs").and_then(Value::as_object_mut)
+    {
+        configs.retain(|_, config| !is_deferred(config).unwrap_or(default));
     }
     if own != Some(true) {
         return Some(tool);

@@ -265,7 +265,7 @@ impl<'a> Request<'a> {
         };
         let are_defined = |extra: &Extra<'_>| {
             let tools = json::elements(extra.raw).unwrap_or_default();
-            extra.kind != ExtraKind::Tools || tools.iter().all(|raw| is_defined(raw))
+            extra.kind != ExtraKind::Tools || tools.iter().all(&is_defined)
         };
         let members = json::members(self.text).unwrap_or_default();
         self.provider_state.is_none()

@@ -573,7 +573,7 @@ mod tests {
             // The creator of a clip chooses character boundaries: é has two bytes.
             (&[0..4, 8..10][..], r"a\né<\n>fg"),
             (&[0..1, 5..6, 9..10], r"a<\n>c\n…\ng"),
-            (&[5..6], r"<\n>c\n…\n"),
+            (std::slice::from_ref(&(5..6)), r"<\n>c\n…\n"),
             (&[], r"<\n>"),
         ] {
             assert_eq!(

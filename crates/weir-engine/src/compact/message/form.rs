@@ -34,7 +34,10 @@ impl Form {
         let mut hasher = Xxh3::new();
         let texts = message.texts();
         let texts: Vec<_> = texts.iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
-        let has_ids = texts.iter().fold(false, |has, text| hash(&mut hasher, text) || has);
+        let mut has_ids = false;
+        for text in &texts {
+            has_ids |= hash(&mut hasher, text);
+        }
         let mut declares_tools = false;
         for part in &message.others {
             match part {

@@ -54,9 +54,9 @@ impl Compaction<'_> {
     fn parts(&self, parts: &mut Vec<Part>, source: &dyn Source) -> Vec<usize> {
         let (turns, facts) = (&self.state.turns, &self.state.messages.facts);
         let (mut groups, mut ids) = (Vec::new(), BTreeMap::new());
-        for message in self.turn(self.newest).first..facts.len() {
+        let first = self.turn(self.newest).first;
+        for (message, fact) in facts.iter().enumerate().skip(first) {
             let Some(turn) = turns.of_message[message] else { continue };
-            let fact = &facts[message];
             let continues = |part: &&mut Part| part.turn == turn && fact.role != Role::Assistant;
             if parts.last_mut().filter(continues).is_none() {
                 groups.push(parts.len());
