@@ -174,15 +174,16 @@ impl<'a> Lines<'a> {
         spans
     }
 
-    /// Adds a piece behind the others, to the last one if only white space stands between.
+    /// Adds a piece behind the others, to the last one if only white space stands between, or if they
+    /// overlap: head and tail may meet in one line.
     fn join(&self, spans: &mut Vec<(usize, Range<usize>)>, text: usize, span: Range<usize>) {
+        let said = self.texts[text];
         match spans.last_mut() {
             Some((own, last))
                 if *own == text
-                    && last.end <= span.start
-                    && self.texts[text][last.end..span.start].trim().is_empty() =>
+                    && said.get(last.end..span.start).unwrap_or_default().trim().is_empty() =>
             {
-                last.end = span.end;
+                last.end = last.end.max(span.end);
             }
             _ => spans.push((text, span)),
         }
@@ -423,6 +424,18 @@ mod tests {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_a_line_never_overlap() {
+        let (line, blank) = ("xyzzy0Q".repeat(66), " \n \t".repeat(1500));
+        for level in 40..400 {
+            let clipped = clip_texts(Encoding::O200kBase, &[&line, " 0 1 2 3 4", &blank], level);
+            for cut in &clipped.cuts {
+                let TextCut::Clip(clip) = cut else { continue };
+                assert!(clip.kept.windows(2).all(|two| two[0].end <= two[1].start), "{level}");
             }
         }
     }
