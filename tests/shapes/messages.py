@@ -83,6 +83,10 @@ def generate(seed, shapes=None, requests=6):
     return finish(writer, size, upper, head_size + 2 * loaded, requests)
 
 
+# Tools that a model may still call, the last ones that it loaded.
+RECENT_LOADS = 4
+
+
 class MessagesWriter(Writer):
     def __init__(self, chance, made):
         super().__init__(chance, made)
@@ -209,7 +213,8 @@ class MessagesWriter(Writer):
         count = self.chance.randint(2, 5) if self.has("parallel") else self.chance.choice([1, 1, 2])
         names = [None] * count
         if self.loaded and self.chance.random() < 0.6:
-            names[0] = self.chance.choice(sorted(self.loaded))
+            # A model calls what it has loaded lately: it no longer sees what was left out.
+            names[0] = self.chance.choice(sorted(list(self.loaded)[-RECENT_LOADS:]))
         uses = [self.tool_use(name) for name in names]
         self.add(self.say(*uses), self.results(uses))
 
@@ -298,7 +303,7 @@ class MessagesWriter(Writer):
     def load(self):
         names = [tool["name"] for tool in self.made.head["tools"] if tool.get("defer_loading")]
         found = self.chance.sample(names, min(len(names), self.chance.randint(1, 3)))
-        self.loaded.update(dict.fromkeys(found))
+        self.loaded = {**{name: None for name in self.loaded if name not in found}, **dict.fromkeys(found)}
         return [{"type": "tool_reference", "tool_name": name} for name in found], found[0]
 
     def deferred(self):

@@ -79,6 +79,10 @@ def tool_size(tool):
     return texts(tool, ("type",))
 
 
+# Tools that a model may still call, the last ones that it loaded.
+RECENT_LOADS = 4
+
+
 class ResponsesWriter(Writer):
     def __init__(self, chance, made):
         super().__init__(chance, made)
@@ -207,7 +211,8 @@ class ResponsesWriter(Writer):
         count = self.chance.randint(2, 5) if self.has("parallel") and not self.has("reused_ids") else 1
         names = [None] * count
         if self.loaded and self.chance.random() < 0.6:
-            names[0] = self.chance.choice(sorted(self.loaded))
+            # A model calls what it has loaded lately: it no longer sees what was left out.
+            names[0] = self.chance.choice(sorted(list(self.loaded)[-RECENT_LOADS:]))
         calls = [self.call(name) for name in names]
         outputs = [self.output(call) for call in calls]
         if self.chance.random() < 0.3:
@@ -267,6 +272,7 @@ class ResponsesWriter(Writer):
     def search(self):
         tools = self.deferred_tools()
         names = self.chance.sample(sorted(tools), min(len(tools), self.chance.randint(1, 3)))
+        self.loaded = {name: tool for name, tool in self.loaded.items() if name not in names}
         self.loaded |= {name: tools[name] for name in names}
         loads = [tools[name] for name in names]
         if self.has("namespaces"):

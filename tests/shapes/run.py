@@ -222,6 +222,8 @@ async def play_all(name, port, upstream, asked, totals):
             if asked.seconds and time.monotonic() - began > asked.seconds:
                 return
             made = generated(name, seed, asked)
+            if set(made.shapes) & set(asked.without):
+                continue
             play = Play(name, made)
             key = f"sk-{name}-{seed}"
             upstream.live[key] = play
@@ -327,6 +329,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="number of the first conversation")
     parser.add_argument("--only", action="store_true", help="that one alone")
     parser.add_argument("--shape", action="append", help="conversations of these shapes alone")
+    parser.add_argument("--without", action="append", default=[], metavar="SHAPE", help="no conversations of this shape")
     parser.add_argument("--requests", type=int, default=6, help="requests of each conversation at most [default: %(default)s]")
     parser.add_argument("--learn", action="store_true", help="let weir learn counts and limits: a conversation then depends on those before it")
     parser.add_argument("--weir", type=Path, default=BINARIES / "weir", help="the program [default: %(default)s]")

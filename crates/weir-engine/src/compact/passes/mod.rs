@@ -223,7 +223,8 @@ impl<'f> Compaction<'f> {
     }
 
     /// Pins the turns that load tools which calls behind them need: providers refuse a call of a tool that
-    /// is not loaded. They stay as long as the calls.
+    /// is not loaded. They stay as long as the calls. The newest load of other tools is pinned as recent turns
+    /// are, within half of the limit, since the model may call them next.
     fn pin_loads(&mut self, source: &dyn Source) {
         let state = &*self.state;
         let is_sent = |message: &usize| state.messages.fates[*message] != Fate::Gone;
@@ -238,9 +239,21 @@ impl<'f> Compaction<'f> {
                 loaded.extend(own.loaded_tools().into_iter().map(|name| (name, message)));
             }
         }
-        let turns: Vec<usize> =
-            needed.into_iter().filter_map(|load| state.turns.of_message[load]).collect();
-        self.pins.extend(turns.into_iter().map(|turn| (turn, Pin::Load)));
+        let turns = |loads: BTreeSet<usize>| -> BTreeSet<usize> {
+            loads.into_iter().filter_map(|load| state.turns.of_message[load]).collect()
+        };
+        let (needed, newest) = (turns(needed), turns(loaded.into_values().collect()));
+        let most_tokens = state.profile.limit_tokens / 2;
+        let is_other = |turn: &&usize| !needed.contains(turn);
+        let mut tokens = 0;
+        let is_within = |turn: &&usize| {
+            tokens += state.turns.list[**turn].tokens;
+            tokens <= most_tokens
+        };
+        let others: Vec<usize> =
+            newest.iter().rev().filter(is_other).take_while(is_within).copied().collect();
+        self.pins.extend(others.into_iter().map(|turn| (turn, Pin::Recent)));
+        self.pins.extend(needed.into_iter().map(|turn| (turn, Pin::Load)));
     }
 
     /// Returns the older turns that are notes of earlier compactions, sent back by the caller.
