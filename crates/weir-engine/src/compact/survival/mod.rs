@@ -9,7 +9,7 @@
 
 mod calls;
 mod edits;
-pub(super) mod errors;
+mod errors;
 mod outputs;
 mod room;
 mod rules;
