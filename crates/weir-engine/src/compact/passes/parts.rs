@@ -1,4 +1,4 @@
-//! Parts of the newest turns that can go by themselves, as the last resort before a refusal. Late results
+//! Parts of the newest turns that can leave on their own, as the last resort before a refusal. Late results
 //! merge turns, so that the newest may be longer than the limit. An older call goes with its results if
 //! nothing that stays names either.
 
@@ -15,7 +15,7 @@ struct Part {
     turn: usize,
     messages: Vec<usize>,
     begins_with_assistant: bool,
-    /// Whether it must stay, whatever names it.
+    /// Whether it must stay, even if others name it.
     is_held: bool,
     /// Numbers of calls and results.
     calls: u32,
