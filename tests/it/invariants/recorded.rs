@@ -305,7 +305,8 @@ impl Run<'_> {
         let system_run = (0..point).take_while(is_system).count();
         let first_user = (0..newest_from).find(is_user).filter(&stood);
         let fixed_tokens = self.profile.overhead_tokens
-            + (0..system_run).chain(first_user).map(tokens).sum::<u64>();
+            + (0..system_run).map(|own| facts[own].form_tokens).sum::<u64>()
+            + first_user.map_or(0, tokens);
         let newest_turn_tokens =
             (newest_from..point).filter(|own| !is_system(own)).map(tokens).sum();
         let question = match is_user(&newest_from) {

@@ -435,7 +435,8 @@ impl Bill {
             match price.fee(kind) {
                 Some(rate) => {
                     let units = u128::from(KINDS[kind as usize].units);
-                    let amount = u128::from(count).saturating_mul(rate.into()).saturating_mul(UNITS);
+                    let amount =
+                        u128::from(count).saturating_mul(rate.into()).saturating_mul(UNITS);
                     self.nano_usd_mtok = self.nano_usd_mtok.saturating_add(amount.div_ceil(units));
                 }
                 // Hardly any model charges by the request, and texts are charged by their tokens.

@@ -11,6 +11,8 @@ use crate::wire::{Message, Role, json};
 
 /// Minimum length of a word without digits that is an id if it changes from lower to upper case repeatedly.
 const MIXED_BYTES: usize = 12;
+/// Minimum length of a value behind `=` that is a hash although its hexadecimal digits are letters by chance.
+const HASH_BYTES: usize = 4;
 /// Minimum tokens of a number or an id.
 const ID_TOKENS: usize = 4;
 
@@ -102,6 +104,10 @@ fn is_word(byte: u8) -> bool {
 
 fn is_id(word: &[u8]) -> bool {
     let is_turn = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
+    let value = word.iter().rposition(|byte| *byte == b'=').map(|at| &word[at + 1..]);
+    let is_hash =
+        |value: &[u8]| value.len() >= HASH_BYTES && value.iter().all(u8::is_ascii_hexdigit);
     word.iter().any(u8::is_ascii_digit)
+        || value.is_some_and(is_hash)
         || (word.len() >= MIXED_BYTES && word.windows(2).filter(|pair| is_turn(pair)).count() > 1)
 }
