@@ -13,16 +13,16 @@ use crate::wire::{Message, Role, json};
 const MIXED_BYTES: usize = 12;
 /// Minimum length of a value behind `=` that is a hash although its hexadecimal digits are letters by chance.
 const HASH_BYTES: usize = 4;
-/// Minimum tokens of a number or an id.
-const ID_TOKENS: usize = 4;
+/// Digits that tokenizers take together.
+const GROUP_DIGITS: usize = 3;
 
 /// Form of a message. All zero if it is no system message.
 #[derive(Default)]
 pub(super) struct Form {
     /// Key that equal forms share; 0 for a compaction, which stands for all before it.
     pub key: u64,
-    /// Tokens of its texts if each number or id takes as many tokens as a longer one has bytes; 0 if there is
-    /// none.
+    /// Tokens of its texts if each number is one of zeros, and each hash takes as many tokens as bytes; 0 if
+    /// there is none.
     pub text_tokens: u64,
     pub declares_tools: bool,
 }
@@ -72,14 +72,40 @@ fn hash(hasher: &mut Xxh3, text: &str) -> bool {
 
 /// Counts a text by its form.
 fn form_tokens(text: &str, encoding: Encoding) -> u64 {
-    let (mut rest, mut from, mut ids_tokens) = (String::with_capacity(text.len()), 0, 0);
+    let (mut rest, mut from, mut hash_tokens) = (String::with_capacity(text.len()), 0, 0);
     for id in ids(text) {
-        ids_tokens += id.len().next_power_of_two().max(ID_TOKENS);
         rest.push_str(&text[from..id.start]);
         from = id.end;
+        let word = &text[id];
+        if is_hash(word) {
+            hash_tokens += word.len().next_multiple_of(HASH_BYTES);
+        } else {
+            push_zeros(&mut rest, word);
+        }
     }
     rest.push_str(&text[from..]);
-    encoding.count(&rest) + ids_tokens as u64
+    encoding.count(&rest) + hash_tokens as u64
+}
+
+/// Returns whether a word changes in more than its numbers: one piece has letters and digits, or is a value of
+/// hexadecimal digits.
+fn is_hash(word: &str) -> bool {
+    let mut pieces = word.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let is_mixed = |piece: &str| {
+        let digits = piece.bytes().filter(u8::is_ascii_digit).count();
+        piece.len() >= HASH_BYTES && digits > 0 && digits < piece.len()
+    };
+    is_value_of_hash(word.as_bytes()) || pieces.any(is_mixed)
+}
+
+/// Adds a word with zeros for its digits, in whole groups, so that a counter that grows rarely counts more.
+fn push_zeros(rest: &mut String, word: &str) {
+    for run in word.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit()) {
+        match run[0].is_ascii_digit() {
+            true => rest.extend(std::iter::repeat_n('0', run.len().next_multiple_of(GROUP_DIGITS))),
+            false => rest.extend(run.iter().map(|byte| char::from(*byte))),
+        }
+    }
 }
 
 /// Returns the spans of the words in a text that are numbers or ids.
@@ -104,10 +130,12 @@ fn is_word(byte: u8) -> bool {
 
 fn is_id(word: &[u8]) -> bool {
     let is_turn = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
-    let value = word.iter().rposition(|byte| *byte == b'=').map(|at| &word[at + 1..]);
-    let is_hash =
-        |value: &[u8]| value.len() >= HASH_BYTES && value.iter().all(u8::is_ascii_hexdigit);
     word.iter().any(u8::is_ascii_digit)
-        || value.is_some_and(is_hash)
+        || is_value_of_hash(word)
         || (word.len() >= MIXED_BYTES && word.windows(2).filter(|pair| is_turn(pair)).count() > 1)
+}
+
+fn is_value_of_hash(word: &[u8]) -> bool {
+    let value = word.iter().rposition(|byte| *byte == b'=').map(|at| &word[at + 1..]);
+    value.is_some_and(|value| value.len() >= HASH_BYTES && value.iter().all(u8::is_ascii_hexdigit))
 }
