@@ -139,3 +139,23 @@ fn is_value_of_hash(word: &[u8]) -> bool {
     let value = word.iter().rposition(|byte| *byte == b'=').map(|at| &word[at + 1..]);
     value.is_some_and(|value| value.len() >= HASH_BYTES && value.iter().all(u8::is_ascii_hexdigit))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_with_each_request_has_one_form() {
+        let of = |text: &str| {
+            let mut hasher = Xxh3::new();
+            assert!(hash(&mut hasher, text), "{text}");
+            (hasher.digest(), form_tokens(text, Encoding::O200kBase))
+        };
+        let head = |value: &str| format!("billing: version=2.1.9; cch={value};\nYou are careful.");
+        for value in ["adaed", "56814", "fd998"] {
+            assert_eq!(of(&head(value)), of(&head("56ab4")), "{value}");
+        }
+        assert_eq!(of("It is 09:05, request 7."), of("It is 17:42, request 120."));
+        assert!(ids("set mode=fast and level=add").next().is_none(), "words are no ids");
+    }
+}
