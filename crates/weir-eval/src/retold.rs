@@ -162,7 +162,7 @@ mod tests {
     fn a_named_protocol_takes_precedence_and_errors_name_the_place() {
         let chat = Conversation::read(MESSAGES, 1, Some(Protocol::Chat)).expect("it is readable");
         assert_eq!(chat.messages.len(), 4);
-        let wrong = r#"{"input":[{"role":"user","content":"x"},{"role":"user","content":7}]}"#;
+        let wrong = r#"{"input":[{"role":"user","content":"x"},{"role":7,"content":"y"}]}"#;
         let error = Conversation::read(wrong, 1, None).expect_err("it is none");
         assert_eq!(error, "input[1] cannot be read");
         let error = Conversation::read(MESSAGES, 1, Some(Protocol::Responses));

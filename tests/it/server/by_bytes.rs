@@ -109,7 +109,9 @@ async fn an_answer_that_is_no_gzip_is_cut() {
     wire.send(post(row.path, &format!(r#"{{"model":"gpt-4o",{}}}"#, row.body))).await;
     let head = format!("HTTP/1.1 200 OK\r\n{headers}content-length: {}\r\n\r\n", row.plain.len());
     upstream.next().await.answer(head + row.plain);
-    assert!(wire.head().await.is_some_and(|head| head.starts_with("HTTP/1.1 200")));
+    // Whether its head still goes out before the body fails is a matter of who is faster.
+    let head = wire.head().await;
+    assert!(head.is_none_or(|head| head.starts_with("HTTP/1.1 200")));
     // No last chunk: the answer is cut.
     wire.assert_ends().await;
 }
