@@ -322,8 +322,8 @@ fn is_clipped_content(sent: &Value, own: &Value) -> bool {
     }
 }
 
-/// Whether `sent` is the head of `own`, a marker with the correct number of bytes left out, and the
-/// tail.
+/// Whether `sent` has only parts of `own`, in order: a head, a marker with the correct number of bytes left
+/// out, and pieces behind it with a mark in each further gap.
 fn is_clipped_text(sent: &str, own: &str) -> bool {
     sent.match_indices(MARK).any(|(start, _)| {
         let Some(length) = sent[start..].find(']') else { return false };
@@ -335,9 +335,19 @@ fn is_clipped_text(sent: &str, own: &str) -> bool {
         let (Some(head), Some(tail), [left_out, whole]) = (head, tail, numbers.as_slice()) else {
             return false;
         };
-        *whole == own.len()
-            && head.len() + left_out + tail.len() == *whole
-            && own.starts_with(head)
-            && own.ends_with(tail)
+        let behind = own.strip_prefix(head).and_then(|rest| pieces_bytes(rest, tail));
+        *whole == own.len() && behind.is_some_and(|behind| head.len() + left_out + behind == *whole)
+    })
+}
+
+/// The bytes of the pieces in `sent` if they stand in `rest` in order, and the last at its end.
+fn pieces_bytes(rest: &str, sent: &str) -> Option<usize> {
+    if rest.ends_with(sent) {
+        return Some(sent.len());
+    }
+    let gap = "\n…\n";
+    sent.match_indices(gap).find_map(|(at, _)| {
+        let place = rest.find(&sent[..at])?;
+        Some(at + pieces_bytes(&rest[place + at..], &sent[at + gap.len()..])?)
     })
 }

@@ -199,7 +199,7 @@ fn a_content_is_judged() {
     let last = table.expect("it is explained");
     let last = last.lines().last().expect("a line").to_owned();
     assert!(last.starts_with("content     tool result of 3K tokens, room 2K"), "{last}");
-    assert!(last.contains("shorten it to 2K: of 3K tokens 1K would be sent"), "{last}");
+    assert!(last.contains("shorten it to 2K: of 3K tokens 1.9K would be sent"), "{last}");
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn are_clipped(
             (Ok(value_in), Ok(value_out)) => {
                 strings_are_clipped((&value_in, text_in), (&value_out, text_out))
             }
-            (Err(_), _) => clip(text_in, 0, text_out).is_some(),
+            (Err(_), _) => is_clip(&[Some(text_in)], &[Some(text_out)]).is_some(),
             (Ok(_), Err(_)) => false,
         }
     };
@@ -239,7 +239,7 @@ fn are_clipped(
 fn strings_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
     match (&own.0.kind, &theirs.0.kind) {
         (Kind::Text(text_in), Kind::Text(text_out)) => {
-            text_in == text_out || clip(text_in, 0, text_out).is_some()
+            text_in == text_out || is_clip(&[Some(text_in)], &[Some(text_out)]).is_some()
         }
         (Kind::List(items_in), Kind::List(items_out)) => {
             let mut pairs = items_in.iter().zip(items_out);
@@ -355,31 +355,34 @@ fn behind(rest: &str) -> &str {
     &rest[end.or(next).unwrap_or(rest.len())..]
 }
 
-/// Checks that a text differs only by a marker instead of its middle. If there are several parts,
-/// one is clipped so, later texts are removed, and everything else stays.
+/// Checks that a text has only parts of itself left, with a marker and further marks in the gaps. If there
+/// are several parts, some texts may be removed, and everything else stays.
 fn clips(own: (&Node, &str), theirs: (&Node, &str)) -> Option<()> {
     if let (Kind::Text(text_in), Kind::Text(text_out)) = (&own.0.kind, &theirs.0.kind) {
-        return clip(text_in, 0, text_out);
+        return is_clip(&[Some(text_in)], &[Some(text_out)]);
     }
     let (parts_in, parts_out) = (own.0.items(), theirs.0.items());
-    let gone = parts_in.len().checked_sub(parts_out.len())?;
     let is_same = |own_part: &Node, part: &Node| own_part.raw(own.1) == part.raw(theirs.1);
-    let front =
-        parts_in.iter().zip(parts_out).take_while(|(own_part, part)| is_same(own_part, part));
-    let clipped = front.count();
-    let texts = parts_in.get(clipped + 1..)?.iter().filter_map(part_text);
-    let gone_bytes = texts.take(gone).map(str::len).sum();
-    clip(part_text(parts_in.get(clipped)?)?, gone_bytes, part_text(parts_out.get(clipped)?)?)?;
-    let mut texts_behind = 0;
-    let behind = parts_in[clipped + 1..].iter().filter(|part| {
-        texts_behind += usize::from(part_text(part).is_some());
-        part_text(part).is_none() || texts_behind > gone
-    });
-    let behind: Vec<&Node> = behind.collect();
-    let behind_out = &parts_out[clipped + 1..];
-    let is_all_kept = behind.len() == behind_out.len()
-        && behind.iter().zip(behind_out).all(|(own_part, part)| is_same(own_part, part));
-    is_all_kept.then_some(())
+    let mut out = Vec::new();
+    let mut rest = parts_out.iter().peekable();
+    for (nth, part) in parts_in.iter().enumerate() {
+        let text = part_text(part);
+        // A removed text leaves fewer parts than those that stay.
+        let may_go = text.is_some() && rest.len() < parts_in.len() - nth;
+        let same = rest.next_if(|next| is_same(part, next));
+        out.push(match (same, text, rest.peek().and_then(|next| part_text(next))) {
+            (Some(_), text, _) => text,
+            (None, None, _) => return None,
+            (None, Some(text), Some(next)) if pieces(text, next).is_some() => {
+                rest.next();
+                Some(next)
+            }
+            (None, Some(_), _) if may_go => Some(""),
+            _ => return None,
+        });
+    }
+    let texts: Vec<Option<&str>> = parts_in.iter().map(part_text).collect();
+    rest.peek().is_none().then(|| is_clip(&texts, &out))?
 }
 
 /// Returns the text of a part that may be clipped.
@@ -391,16 +394,51 @@ fn part_text(part: &Node) -> Option<&str> {
     }
 }
 
-/// Checks one clipped text; the marker also counts the bytes of removed parts.
-fn clip(text_in: &str, gone_bytes: usize, text_out: &str) -> Option<()> {
-    // The two differ only at the marker, even if other text looks like a marker.
-    let of = format!(" of {} bytes left out here]\n", text_in.len() + gone_bytes);
-    text_out.match_indices(&of).find_map(|(at, _)| {
-        let start = text_out[..at].rfind("\n[weir: ")?;
-        let left_out: usize = text_out[start + "\n[weir: ".len()..at].parse().ok()?;
-        let (head, tail) = (&text_out[..start], &text_out[at + of.len()..]);
-        let fits = head.len() + left_out + tail.len() == text_in.len() + gone_bytes;
-        (fits && text_in.starts_with(head) && text_in.ends_with(tail)).then_some(())
+/// Checks that one marker gives the bytes that are left out of all texts.
+fn is_clip(texts_in: &[Option<&str>], texts_out: &[Option<&str>]) -> Option<()> {
+    let (mut whole_bytes, mut kept_bytes, mut markers) = (0, 0, Vec::new());
+    for (text_in, text_out) in texts_in.iter().zip(texts_out) {
+        let (Some(text_in), Some(text_out)) = (text_in, text_out) else { continue };
+        whole_bytes += text_in.len();
+        if text_in == text_out {
+            kept_bytes += text_in.len();
+        } else if !text_out.is_empty() {
+            let (kept, marker) = pieces(text_in, text_out)?;
+            kept_bytes += kept;
+            markers.extend(marker);
+        }
+    }
+    let marker = format!("{} of {whole_bytes}", whole_bytes - kept_bytes);
+    (markers == [marker]).then_some(())
+}
+
+const MORE: &str = "\n…\n";
+
+/// Reads a clipped text: returns the bytes of its pieces, which stand in the text in order, and the numbers
+/// of its marker, if it has one. Both may hold text that looks like a mark.
+fn pieces(text_in: &str, text_out: &str) -> Option<(usize, Option<String>)> {
+    let markers = text_out.match_indices("\n[weir: ").filter_map(|(at, open)| {
+        let rest = &text_out[at + open.len()..];
+        let (numbers, behind) = rest.split_once(" bytes left out here")?;
+        let behind = behind.strip_prefix(" and at each …").unwrap_or(behind).strip_prefix("]\n")?;
+        Some((&text_out[..at], behind, Some(numbers.to_owned())))
+    });
+    let plain = text_out.match_indices(MORE);
+    let plain = plain.map(|(at, mark)| (&text_out[..at], &text_out[at + mark.len()..], None));
+    markers.chain(plain).find_map(|(head, behind, numbers)| {
+        let rest = text_in.strip_prefix(head)?;
+        Some((head.len() + in_order(rest, behind)?, numbers))
+    })
+}
+
+/// Returns the bytes of the pieces in `out` if they stand in `rest` in order, and the last at its end.
+fn in_order(rest: &str, out: &str) -> Option<usize> {
+    if rest.ends_with(out) {
+        return Some(out.len());
+    }
+    out.match_indices(MORE).find_map(|(at, mark)| {
+        let place = rest.find(&out[..at])?;
+        Some(at + in_order(&rest[place + at..], &out[at + mark.len()..])?)
     })
 }
 
@@ -424,11 +462,11 @@ mod tests {
     #[test]
     fn parts_are_clipped_in_one_place() {
         let whole = ["one", "abcdef", "image", "two", "three"];
-        let clipped = r"ab\n[weir: 3 of 6 bytes left out here]\nf";
+        let clipped = r"ab\n[weir: 3 of 17 bytes left out here]\nf";
         for (parts_out, is_right) in [
             (&["one", clipped, "image", "two", "three"][..], true),
-            (&["one", r"ab\n[weir: 6 of 9 bytes left out here]\nf", "image", "three"], true),
-            (&["one", r"ab\n[weir: 11 of 14 bytes left out here]\nf", "image"], true),
+            (&["one", r"ab\n[weir: 6 of 17 bytes left out here]\nf", "image", "three"], true),
+            (&["one", r"ab\n[weir: 11 of 17 bytes left out here]\nf", "image"], true),
             (&["one", clipped, "image", "three"], false),
             (&["one", clipped, "three"], false),
             (&["one", clipped, "image", "two"], false),

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::summary::{Space, Summaries, Summary};
 use crate::compact::excerpt;
+use crate::compact::excerpt::lines::Asked;
 use crate::compact::excerpt::weight::Lexicon;
-use crate::compact::message::clip::{Clipped, clip_arguments, clip_texts};
+use crate::compact::message::clip::{Clipped, Lines, clip_arguments};
 use crate::compact::message::measure::{Fact, Measure};
 use crate::compact::message::reading::Reading;
 use crate::compact::survival;
@@ -18,8 +19,9 @@ use crate::wire::{self, Edit, Message, Protocol, Role, json, splice};
 
 /// Queries of a compaction to the request's messages.
 pub trait Source {
-    /// Clips the texts of `message` to at most `level_tokens` in total.
-    fn clip(&self, message: usize, level_tokens: u64) -> Clipped;
+    /// Clips the texts of `message` to at most `level_tokens` in total. Lines with words of the
+    /// messages in `askers` are among the last to go.
+    fn clip(&self, message: usize, level_tokens: u64, askers: &[usize]) -> Clipped;
 
     /// Clips the arguments of the calls of `message` to about `level_tokens` each; `None` if none
     /// becomes shorter.
@@ -175,13 +177,16 @@ impl<'a> RequestSource<'a> {
 }
 
 impl Source for RequestSource<'_> {
-    fn clip(&self, message: usize, level_tokens: u64) -> Clipped {
+    fn clip(&self, message: usize, level_tokens: u64, askers: &[usize]) -> Clipped {
         let Ok(message) = self.protocol.read_message(self.messages[message]) else {
             return Clipped { cuts: Vec::new(), text_tokens: 0 };
         };
         let texts: Vec<_> =
             message.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
-        clip_texts(self.encoding, &texts, level_tokens)
+        let mut asked = Asked::default();
+        askers.iter().for_each(|asker| asked.add(&self.reading(*asker).text));
+        let texts = texts.iter().map(AsRef::as_ref).collect();
+        Lines::of(self.encoding, texts, &asked).clip(level_tokens)
     }
 
     fn clip_arguments(&self, message: usize, level_tokens: u64) -> Option<Edit> {

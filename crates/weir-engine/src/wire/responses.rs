@@ -709,17 +709,15 @@ mod tests {
     #[test]
     fn edits_stand_in_the_items_they_are_about() {
         let request = request(ITEMS);
-        let clip = |head, tail| {
-            let clip = Clip { head_bytes: head, tail_bytes: tail, marker: "…".into() };
-            TextCut::Clip(clip)
-        };
+        let clip =
+            |head, tail| TextCut::Clip(Clip { kept: vec![0..head, tail..7], marker: "…".into() });
         let sent = apply(
             Protocol::Responses,
             &request,
             &[
                 (0, Edit::InsertAfter("note".into())),
                 (1, Edit::Prepend("Earlier.\n".into())),
-                (2, Edit::Clip(vec![clip(1, 1)])),
+                (2, Edit::Clip(vec![clip(1, 6)])),
                 (2, Edit::Append("!".into())),
                 (2, Edit::Arguments(vec![Some("{}".into()), Some("x".into())])),
                 (3, Edit::Replace("masked".into())),

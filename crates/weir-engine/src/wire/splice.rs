@@ -51,13 +51,16 @@ pub enum TextCut {
     Gone,
 }
 
-/// Remaining head and tail of a text, in bytes of the unescaped text, and the marker between them.
+/// Remaining pieces of a text, as spans of the unescaped text in order, and the marker in place of the
+/// first gap. Each further gap has [`GAP`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clip {
-    pub head_bytes: usize,
-    pub tail_bytes: usize,
+    pub kept: Vec<Range<usize>>,
     pub marker: String,
 }
+
+/// Mark of each gap of a clipped text but the first.
+pub const GAP: &str = "\n…\n";
 
 /// Writes `edits`, pairs of message and edit in order of message, into the request's bytes.
 ///
@@ -458,15 +461,24 @@ fn member_of<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
     members.into_iter().find(|(key, _)| key == name).map(|(_, member)| member)
 }
 
-/// Replaces the middle of `text` by the clip's marker.
+/// Returns the pieces of `text` that a clip keeps, with a mark in each gap.
 ///
 /// # Panics
-/// If the clip was not made for this text: head and tail must lie on character boundaries and not
-/// overlap.
+/// If the clip was not made for this text: its pieces must lie on character boundaries, in order.
 pub fn clipped(text: &str, clip: &Clip) -> String {
-    assert!(clip.head_bytes + clip.tail_bytes <= text.len(), "a clip is made for its own text");
-    let tail = &text[text.len() - clip.tail_bytes..];
-    format!("{}{}{}", &text[..clip.head_bytes], clip.marker, tail)
+    let kept_bytes: usize = clip.kept.iter().map(Range::len).sum();
+    let marks_bytes = clip.marker.len() + clip.kept.len() * GAP.len();
+    let mut out = String::with_capacity(kept_bytes + marks_bytes);
+    let (mut end, mut mark) = (0, clip.marker.as_str());
+    let rest = text.len()..text.len();
+    for piece in clip.kept.iter().chain([&rest]) {
+        if piece.start > end {
+            out.push_str(std::mem::replace(&mut mark, GAP));
+        }
+        out.push_str(&text[piece.clone()]);
+        end = piece.end;
+    }
+    out
 }
 
 #[cfg(test)]
@@ -555,15 +567,21 @@ mod tests {
 
     #[test]
     fn clipped_texts_keep_head_and_tail() {
-        let clip = Clip { head_bytes: 3, tail_bytes: 2, marker: "<\n>".into() };
+        let of = |kept: &[Range<usize>]| Clip { kept: kept.to_vec(), marker: "<\n>".into() };
         let body = r#"{"messages":[{"content":"a\n\u00e9bcdefg","role":"tool"}]}"#;
-        // Head "a\n" plus one byte would split é: the creator of a clip must choose character
-        // boundaries.
-        let clip4 = Clip { head_bytes: 4, ..clip.clone() };
-        assert_eq!(
-            spliced(body, &[(0, Edit::Clip(vec![TextCut::Clip(clip4)]))]),
-            r#"{"messages":[{"content":"a\né<\n>fg","role":"tool"}]}"#
-        );
+        for (kept, sent) in [
+            // The creator of a clip chooses character boundaries: é has two bytes.
+            (&[0..4, 8..10][..], r"a\né<\n>fg"),
+            (&[0..1, 5..6, 9..10], r"a<\n>c\n…\ng"),
+            (std::slice::from_ref(&(5..6)), r"<\n>c\n…\n"),
+            (&[], r"<\n>"),
+        ] {
+            assert_eq!(
+                spliced(body, &[(0, Edit::Clip(vec![TextCut::Clip(of(kept))]))]),
+                format!(r#"{{"messages":[{{"content":"{sent}","role":"tool"}}]}}"#)
+            );
+        }
+        let clip = of(&[0..3, 4..6]);
         let body = r#"{"messages":[{"content":[{"type":"text","text":"abcdef"},{"type":"text","text":"ghijkl"}],"role":"tool"}]}"#;
         assert_eq!(
             spliced(body, &[(0, Edit::Clip(vec![TextCut::Whole, TextCut::Clip(clip)]))]),

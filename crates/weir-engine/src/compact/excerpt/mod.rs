@@ -4,7 +4,7 @@
 //! `subject` is the input. `weight` estimates the later use of each value, `worth` what else a piece
 //! is worth (`edits`: what an edit wrote, `conclusions`: what an assistant decided), `candidates` has
 //! the pieces to choose from. `compose` writes the note, `label` names the data in its lists, `speaker`
-//! the speakers. `claims` takes first what must survive.
+//! the speakers. `claims` takes first what must survive. `lines` finds lines of results that stand out.
 
 pub(super) mod candidates;
 mod claims;
@@ -12,6 +12,7 @@ pub(super) mod compose;
 pub(super) mod conclusions;
 pub(super) mod edits;
 pub(super) mod label;
+pub(super) mod lines;
 pub(super) mod speaker;
 pub(super) mod subject;
 pub(super) mod weight;

@@ -1,23 +1,38 @@
-//! Clipping, the last resort: texts keep head and tail at a fixed ladder of sizes.
+//! Clipping, the last resort: texts keep head, tail and the lines between that stand out.
 
+use std::ops::Range;
+
+use super::units::units;
+use crate::compact::excerpt::lines::{Asked, outstanding};
 use crate::tokens::Encoding;
 use crate::wire::json;
 use crate::wire::message::arguments_text;
-use crate::wire::splice::{Clip, TextCut, clipped};
+use crate::wire::splice::{Clip, GAP, TextCut, clipped};
 use crate::wire::walk::Walk;
 
-/// Sizes, in tokens, that a text may be clipped to.
-pub(crate) const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
-/// Sizes below these: for parallel results before pins give way, for all other contents after that.
-pub(crate) const SHORT_TOKENS: [u64; 2] = [512, 256];
-/// The last sizes, for requests that would otherwise be refused.
-pub(crate) const LAST_TOKENS: [u64; 3] = [128, 64, 32];
+/// Sizes, in tokens, that texts are clipped to at least: before recent turns and pins give way, of parallel
+/// results before pins do, and of all contents if the request would otherwise be refused.
+pub(crate) const LONG_TOKENS: u64 = 1024;
+pub(crate) const SHORT_TOKENS: u64 = 256;
+pub(crate) const LAST_TOKENS: [u64; 2] = [128, 32];
 
 /// Maximum size of a marker, with numbers of any size.
 const MARKER_TOKENS: u64 = 40;
+/// Size of the mark of each further gap.
+const GAP_TOKENS: f64 = 3.0;
 
-/// Maximum rounds of clipping the strings of a call's arguments again because they were too large.
+/// Maximum rounds of clipping the strings of a call's arguments again because they were too large, and of
+/// choosing lines again because their sizes were misjudged.
 const MAX_ROUNDS: usize = 8;
+const CHOICES: usize = 5;
+
+/// Bytes of text whose size is counted at once, and shared among its lines.
+const PRICED_BYTES: usize = 4096;
+/// Share of the room for lines that stand out, with their neighbours.
+const OUTSTANDING_SHARE: f64 = 0.34;
+/// Lines before and behind one that stands out.
+const BEFORE: usize = 1;
+const BEHIND: usize = 2;
 
 /// Texts of a message after clipping.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,40 +43,261 @@ pub struct Clipped {
     pub text_tokens: u64,
 }
 
-/// Clips `texts` to at most `level_tokens` in total: whole texts from the front up to two thirds of
-/// that, and from the back up to one third. The two texts where these run out are clipped; texts
-/// between them are removed.
-pub(crate) fn clip_texts<T: AsRef<str>>(
-    encoding: Encoding,
-    texts: &[T],
-    level_tokens: u64,
-) -> Clipped {
-    let sizes: Vec<u64> = texts.iter().map(|text| encoding.count(text.as_ref())).collect();
-    let total: u64 = sizes.iter().sum();
-    let mut clipped = Clipped { cuts: vec![TextCut::Whole; texts.len()], text_tokens: total };
-    if total <= level_tokens {
-        return clipped;
+impl Clipped {
+    /// Returns the only text, clipped.
+    fn applied(&self, text: &str) -> String {
+        match self.cuts.first() {
+            Some(TextCut::Clip(clip)) => clipped(text, clip),
+            _ => text.to_owned(),
+        }
     }
-    let shared_tokens = level_tokens.saturating_sub(MARKER_TOKENS);
-    let (mut front, mut front_tokens) = (0, 0);
-    while front_tokens + sizes[front] <= shared_tokens * 2 / 3 {
-        front_tokens += sizes[front];
-        front += 1;
+
+    /// Estimates its memory, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let own = |cut: &TextCut| match cut {
+            TextCut::Clip(clip) => {
+                clip.marker.len() + clip.kept.capacity() * size_of::<Range<usize>>()
+            }
+            TextCut::Whole | TextCut::Gone => 0,
+        };
+        size_of::<Self>()
+            + self.cuts.capacity() * size_of::<TextCut>()
+            + self.cuts.iter().map(own).sum::<usize>()
     }
-    let (mut back, mut back_tokens) = (texts.len(), 0);
-    while back > front + 1 && back_tokens + sizes[back - 1] <= shared_tokens / 3 {
-        back -= 1;
-        back_tokens += sizes[back];
-    }
-    let room = level_tokens - front_tokens - back_tokens;
-    let gone_bytes = texts[front + 1..back].iter().map(|text| text.as_ref().len()).sum();
-    let (clip, tokens) = clip_text(encoding, texts[front].as_ref(), gone_bytes, room);
-    clipped.cuts[front] = TextCut::Clip(clip);
-    clipped.cuts[front + 1..back].fill(TextCut::Gone);
-    clipped.text_tokens = front_tokens + back_tokens + tokens;
-    clipped
 }
 
+/// Lines of a message's texts, each with its size. Made once, however often they are clipped.
+pub(crate) struct Lines<'a> {
+    encoding: Encoding,
+    texts: Vec<&'a str>,
+    /// Size of each text.
+    sizes: Vec<u64>,
+    lines: Vec<Line>,
+    /// Lines that stand out, the best first.
+    outstanding: Vec<usize>,
+}
+
+/// Line, sentence or record of a text.
+struct Line {
+    text: usize,
+    span: Range<usize>,
+    /// Estimated size with what follows up to the next line.
+    tokens: f64,
+}
+
+impl<'a> Lines<'a> {
+    /// Splits `texts`, which answer what is `asked`, into lines.
+    pub(crate) fn of(encoding: Encoding, texts: Vec<&'a str>, asked: &Asked) -> Self {
+        let (mut sizes, mut lines) = (Vec::new(), Vec::new());
+        for (text, said) in texts.iter().enumerate() {
+            sizes.push(price(encoding, said, text, units(said), &mut lines));
+        }
+        let said: Vec<&str> =
+            lines.iter().map(|line: &Line| &texts[line.text][line.span.clone()]).collect();
+        let outstanding = outstanding(&said, asked);
+        Self { encoding, texts, sizes, lines, outstanding }
+    }
+
+    /// Clips the texts to at most `level_tokens` in total, or to a marker if that is more.
+    pub(crate) fn clip(&self, level_tokens: u64) -> Clipped {
+        let total: u64 = self.sizes.iter().sum();
+        if total <= level_tokens {
+            return Clipped { cuts: vec![TextCut::Whole; self.texts.len()], text_tokens: total };
+        }
+        let mut best = self.cut(&[]);
+        let mut room = level_tokens.saturating_sub(MARKER_TOKENS / 2) as f64;
+        for _ in 0..CHOICES {
+            let next = self.cut(&self.chosen(room));
+            let tokens = next.text_tokens;
+            let is_within = tokens <= level_tokens;
+            if is_within && tokens > best.text_tokens || tokens < best.text_tokens.min(level_tokens)
+            {
+                best = next;
+            }
+            if is_within && tokens * 64 >= level_tokens * 63 {
+                break;
+            }
+            // Sizes of lines are estimated: the room is corrected by what they proved to be.
+            let share = level_tokens as f64 / tokens.max(1) as f64;
+            room *= if is_within { share } else { 0.995 * share };
+        }
+        best
+    }
+
+    /// Chooses pieces of at most `room` tokens as estimated, as spans of texts in order: lines that stand
+    /// out with their neighbours, then two thirds of the rest from the front and one from the back.
+    fn chosen(&self, room: f64) -> Vec<(usize, Range<usize>)> {
+        let mut is_kept = vec![false; self.lines.len()];
+        let mut left = room * OUTSTANDING_SHARE;
+        for line in &self.outstanding {
+            let from = line.saturating_sub(BEFORE);
+            let to = (line + BEHIND + 1).min(self.lines.len());
+            for near in [*line].into_iter().chain(from..to) {
+                let cost = self.lines[near].tokens + if near == *line { GAP_TOKENS } else { 0.0 };
+                if !is_kept[near] && cost <= left {
+                    is_kept[near] = true;
+                    left -= cost;
+                }
+            }
+        }
+        let mut left = room - (room * OUTSTANDING_SHARE - left);
+        let mut spans: Vec<(usize, Range<usize>)> = Vec::new();
+        let tail_share = left / 3.0;
+        let tail = self.fill(tail_share, &mut is_kept, true);
+        left -= tail_share - tail.left;
+        let head = self.fill(left, &mut is_kept, false);
+        let parts: Vec<(usize, Range<usize>)> =
+            [head.part, tail.part].into_iter().flatten().collect();
+        let mut line = 0;
+        while line < self.lines.len() {
+            for (_, span) in parts.iter().filter(|(own, _)| *own == line) {
+                self.join(&mut spans, self.lines[line].text, span.clone());
+            }
+            if !is_kept[line] {
+                line += 1;
+                continue;
+            }
+            let (text, start) = (self.lines[line].text, line);
+            while line + 1 < self.lines.len()
+                && is_kept[line + 1]
+                && self.lines[line + 1].text == text
+            {
+                line += 1;
+            }
+            let is_first = start == 0 || self.lines[start - 1].text != text;
+            let is_last = line + 1 == self.lines.len() || self.lines[line + 1].text != text;
+            let from = if is_first { 0 } else { self.lines[start].span.start };
+            let to = if is_last { self.texts[text].len() } else { self.lines[line].span.end };
+            self.join(&mut spans, text, from..to);
+            line += 1;
+        }
+        spans
+    }
+
+    /// Adds a piece behind the others, to the last one if only white space stands between, or if they
+    /// overlap: head and tail may meet in one line.
+    fn join(&self, spans: &mut Vec<(usize, Range<usize>)>, text: usize, span: Range<usize>) {
+        let said = self.texts[text];
+        match spans.last_mut() {
+            Some((own, last))
+                if *own == text
+                    && said.get(last.end..span.start).unwrap_or_default().trim().is_empty() =>
+            {
+                last.end = last.end.max(span.end);
+            }
+            _ => spans.push((text, span)),
+        }
+    }
+
+    /// Keeps lines from one end as far as there is room, and part of a line that takes most of it.
+    fn fill(&self, room: f64, is_kept: &mut [bool], is_tail: bool) -> Filled {
+        let mut left = room;
+        for nth in 0..self.lines.len() {
+            let line = if is_tail { self.lines.len() - 1 - nth } else { nth };
+            if is_kept[line] {
+                continue;
+            }
+            let Line { text, span, tokens } = &self.lines[line];
+            if *tokens <= left {
+                is_kept[line] = true;
+                left -= tokens;
+                continue;
+            }
+            if left * 16.0 < room || left < 1.0 {
+                return Filled { left, part: None };
+            }
+            let bytes = (span.len() as f64 * left / tokens) as usize;
+            let said = self.texts[*text];
+            let part = match is_tail {
+                true => said.ceil_char_boundary(span.end - bytes)..said.len().min(span.end),
+                false => span.start..said.floor_char_boundary(span.start + bytes),
+            };
+            let part = Some((line, part)).filter(|(_, part)| !part.is_empty());
+            return Filled { left: 0.0, part };
+        }
+        Filled { left, part: None }
+    }
+
+    /// Cuts the texts down to `kept`, and counts the result.
+    fn cut(&self, kept: &[(usize, Range<usize>)]) -> Clipped {
+        let whole_bytes: usize = self.texts.iter().map(|text| text.len()).sum();
+        let kept_bytes: usize = kept.iter().map(|(_, span)| span.len()).sum();
+        let mut cuts = Vec::with_capacity(self.texts.len());
+        let mut gaps = 0;
+        for (text, said) in self.texts.iter().enumerate() {
+            let own = kept[kept.partition_point(|(own, _)| *own < text)..].iter();
+            let own: Vec<Range<usize>> =
+                own.take_while(|(own, _)| *own == text).map(|(_, span)| span.clone()).collect();
+            let is_whole = own.iter().map(Range::len).sum::<usize>() == said.len();
+            cuts.push(match is_whole {
+                true => TextCut::Whole,
+                // The first text that is not whole has the marker.
+                false if own.is_empty() && gaps > 0 => TextCut::Gone,
+                false => {
+                    let ends = [
+                        own.first().is_none_or(|own| own.start > 0),
+                        own.last().is_some_and(|own| own.end < said.len()),
+                    ];
+                    gaps += own.len().saturating_sub(1)
+                        + ends.into_iter().filter(|is_gap| *is_gap).count();
+                    TextCut::Clip(Clip { kept: own, marker: GAP.to_owned() })
+                }
+            });
+        }
+        let first = cuts.iter_mut().find_map(|cut| match cut {
+            TextCut::Clip(clip) => Some(clip),
+            _ => None,
+        });
+        if let Some(clip) = first {
+            clip.marker = marker(whole_bytes - kept_bytes, whole_bytes, gaps > 1);
+        }
+        let mut text_tokens = 0;
+        for ((cut, said), size) in cuts.iter().zip(&self.texts).zip(&self.sizes) {
+            text_tokens += match cut {
+                TextCut::Whole => *size,
+                TextCut::Clip(clip) => self.encoding.count(&clipped(said, clip)),
+                TextCut::Gone => 0,
+            };
+        }
+        Clipped { cuts, text_tokens }
+    }
+}
+
+/// Room left by lines from one end, and the part of the next line that fills it.
+struct Filled {
+    left: f64,
+    part: Option<(usize, Range<usize>)>,
+}
+
+/// Adds the lines of a text with their sizes, as shares of the size of some lines together: the work is
+/// linear in every encoding. Returns the size of the text.
+fn price(
+    encoding: Encoding,
+    said: &str,
+    text: usize,
+    spans: Vec<Range<usize>>,
+    lines: &mut Vec<Line>,
+) -> u64 {
+    let first = lines.len();
+    let ends: Vec<usize> =
+        spans.iter().skip(1).map(|span| span.start).chain([said.len()]).collect();
+    let (mut from, mut start) = (first, 0);
+    for (span, end) in spans.into_iter().zip(ends) {
+        lines.push(Line { text, span, tokens: 0.0 });
+        if end - start < PRICED_BYTES && end < said.len() {
+            continue;
+        }
+        let tokens = encoding.count(&said[start..end]) as f64;
+        let per_byte = tokens / (end - start).max(1) as f64;
+        for line in from..lines.len() {
+            let next = lines.get(line + 1).map_or(end, |next| next.span.start);
+            let own = if line == first { 0 } else { lines[line].span.start };
+            lines[line].tokens = next.saturating_sub(own) as f64 * per_byte;
+        }
+        (from, start) = (lines.len(), end);
+    }
+    encoding.count(said)
+}
 /// Clips the arguments of a call, given as JSON text, to about `level_tokens`. `None` if they are
 /// small enough, are neither a string nor an object, or would not become shorter.
 ///
@@ -80,18 +316,24 @@ pub(crate) fn clip_arguments(
     let mut walk = Walk::new(&text);
     let is_json = walk.value().is_some() && walk.peek().is_none();
     if !is_json {
-        let (clip, tokens) = clip_text(encoding, &text, 0, level_tokens);
-        return (tokens < whole_tokens).then(|| clipped(&text, &clip));
+        let clip = Lines::of(encoding, vec![&text], &Asked::default()).clip(level_tokens);
+        return (clip.text_tokens < whole_tokens).then(|| clip.applied(&text));
     }
     let literals = json::value_strings(&text);
     let sizes: Vec<u64> =
         literals.iter().map(|raw| encoding.count(&raw[1..raw.len() - 1])).collect();
+    let values: Vec<_> = literals.iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
+    let is_long = |nth: &usize| sizes[*nth] > MARKER_TOKENS;
+    let long: Vec<(usize, Lines<'_>)> = (0..values.len())
+        .filter(is_long)
+        .map(|nth| (nth, Lines::of(encoding, vec![&values[nth]], &Asked::default())))
+        .collect();
     let fixed_tokens = whole_tokens.saturating_sub(sizes.iter().sum());
     let mut most_tokens = even_share(&sizes, level_tokens.saturating_sub(fixed_tokens));
     let mut best: Option<(u64, String)> = None;
     for _ in 0..MAX_ROUNDS {
         most_tokens = most_tokens.max(MARKER_TOKENS);
-        let short = with_short_strings(encoding, &text, &literals, &sizes, most_tokens);
+        let short = with_short_strings(&text, &literals, &long, most_tokens);
         let tokens = encoding.count(&short);
         if best.as_ref().is_none_or(|(least, _)| tokens < *least) {
             best = Some((tokens, short));
@@ -106,7 +348,7 @@ pub(crate) fn clip_arguments(
 }
 
 /// Returns the size that the largest of `sizes` must shrink to, so that all fit in `room` together.
-fn even_share(sizes: &[u64], room: u64) -> u64 {
+pub(crate) fn even_share(sizes: &[u64], room: u64) -> u64 {
     let mut sorted = sizes.to_vec();
     sorted.sort_unstable();
     let mut left = room;
@@ -120,54 +362,45 @@ fn even_share(sizes: &[u64], room: u64) -> u64 {
     sorted.last().copied().unwrap_or(0)
 }
 
-/// Returns `text` with each string of `literals` clipped that exceeds `most_tokens`.
+/// Returns `text` with each string of `literals` clipped that exceeds `most_tokens`. `long` has the lines of
+/// those that may.
 fn with_short_strings(
-    encoding: Encoding,
     text: &str,
     literals: &[&str],
-    sizes: &[u64],
+    long: &[(usize, Lines<'_>)],
     most_tokens: u64,
 ) -> String {
     let mut out = String::new();
     let mut written = 0;
-    for (literal, _) in literals.iter().zip(sizes).filter(|(_, size)| **size > most_tokens) {
-        let Some(value) = json::string(literal) else { continue };
+    for (nth, lines) in long {
+        let (literal, clip) = (literals[*nth], lines.clip(most_tokens));
+        if clip.cuts[..] == [TextCut::Whole] {
+            continue;
+        }
         let start = literal.as_ptr() as usize - text.as_ptr() as usize;
-        let (clip, _) = clip_text(encoding, &value, 0, most_tokens);
         out.push_str(&text[written..=start]);
-        json::escape_into(&clipped(&value, &clip), &mut out);
+        json::escape_into(&clip.applied(lines.texts[0]), &mut out);
         written = start + literal.len() - 1;
     }
     out.push_str(&text[written..]);
     out
 }
 
-/// Clips one text to at most `most_tokens`: two thirds head, one third tail. The marker also counts
-/// `gone_bytes`, the bytes of the texts removed behind it.
-fn clip_text(encoding: Encoding, text: &str, gone_bytes: usize, most_tokens: u64) -> (Clip, u64) {
-    let whole_bytes = text.len() + gone_bytes;
-    let mut room = most_tokens.saturating_sub(encoding.count(&marker(whole_bytes, whole_bytes)));
-    loop {
-        let head_bytes = encoding.head_bytes(text, room - room / 3);
-        let tail_bytes = encoding.tail_bytes(&text[head_bytes..], room / 3);
-        let left_out = whole_bytes - head_bytes - tail_bytes;
-        let clip = Clip { head_bytes, tail_bytes, marker: marker(left_out, whole_bytes) };
-        let tokens = encoding.count(&clipped(text, &clip));
-        if tokens <= most_tokens || room == 0 {
-            return (clip, tokens);
-        }
-        // Split tokens take more than they did whole: leave out that much more.
-        room = room.saturating_sub(tokens - most_tokens);
-    }
-}
-
-fn marker(left_out_bytes: usize, whole_bytes: usize) -> String {
-    format!("\n[weir: {left_out_bytes} of {whole_bytes} bytes left out here]\n")
+fn marker(left_out_bytes: usize, whole_bytes: usize, has_more: bool) -> String {
+    let more = if has_more { " and at each …" } else { "" };
+    format!("\n[weir: {left_out_bytes} of {whole_bytes} bytes left out here{more}]\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
+
+    fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: u64) -> Clipped {
+        let texts = texts.iter().map(AsRef::as_ref).collect();
+        Lines::of(encoding, texts, &Asked::default()).clip(level_tokens)
+    }
 
     #[test]
     fn clipped_texts_stay_within_the_level() {
@@ -175,7 +408,8 @@ mod tests {
             "2024-05-01 12:00:00 INFO worker-7 handled request id=9f3a in 12ms\n".repeat(2000);
         let one_line = "x".repeat(200_000);
         let han = "测试文本，".repeat(20_000);
-        for encoding in [Encoding::O200kBase, Encoding::Cl100kBase, Encoding::Estimate] {
+        let scaled = Encoding::Scaled { permille: 1200, digits: crate::tokens::Digits::Apart };
+        for encoding in [Encoding::O200kBase, Encoding::Cl100kBase, Encoding::Estimate, scaled] {
             for text in [&log, &one_line, &han] {
                 for level in LADDER_TOKENS {
                     let clipped = clip_texts(encoding, &[text], level);
@@ -184,7 +418,7 @@ mod tests {
                     assert_eq!(clipped.cuts[0] != TextCut::Whole, size > level);
                     if size > level {
                         assert!(
-                            clipped.text_tokens * 10 >= level * 8,
+                            clipped.text_tokens * 100 >= level * 95,
                             "{} of {level}",
                             clipped.text_tokens
                         );
@@ -194,11 +428,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn pieces_of_a_line_never_overlap() {
+        let (line, blank) = ("xyzzy0Q".repeat(66), " \n \t".repeat(1500));
+        for level in 40..400 {
+            let clipped = clip_texts(Encoding::O200kBase, &[&line, " 0 1 2 3 4", &blank], level);
+            for cut in &clipped.cuts {
+                let TextCut::Clip(clip) = cut else { continue };
+                assert!(clip.kept.windows(2).all(|two| two[0].end <= two[1].start), "{level}");
+            }
+        }
+    }
+
     /// Returns the number of bytes left out of `texts`.
     fn left_out(texts: &[String], clipped: &Clipped) -> usize {
         let own = |(text, cut): (&String, &TextCut)| match cut {
             TextCut::Whole => 0,
-            TextCut::Clip(clip) => text.len() - clip.head_bytes - clip.tail_bytes,
+            TextCut::Clip(clip) => text.len() - clip.kept.iter().map(Range::len).sum::<usize>(),
             TextCut::Gone => text.len(),
         };
         texts.iter().zip(&clipped.cuts).map(own).sum()
@@ -208,7 +454,7 @@ mod tests {
     fn said_to_be_left_out(clipped: &Clipped) -> usize {
         let marker = clipped.cuts.iter().find_map(|cut| match cut {
             TextCut::Clip(clip) => Some(&clip.marker),
-            _ => None,
+            TextCut::Whole | TextCut::Gone => None,
         });
         let words = marker.map(|marker| marker.split_whitespace().nth(1));
         words.flatten().and_then(|bytes| bytes.parse().ok()).expect("a marker with a number")
@@ -223,8 +469,10 @@ mod tests {
         for texts in [many, few, ends] {
             let clipped = clip_texts(Encoding::O200kBase, &texts, 1024);
             assert!(clipped.text_tokens <= 1024 && clipped.text_tokens > 800);
-            let clips = clipped.cuts.iter().filter(|cut| matches!(cut, TextCut::Clip(_)));
-            assert_eq!(clips.count(), 1, "one marker says what is left out");
+            let is_marked =
+                |cut: &&TextCut| matches!(cut, TextCut::Clip(clip) if clip.marker != GAP);
+            let marked = clipped.cuts.iter().filter(is_marked);
+            assert_eq!(marked.count(), 1, "one marker says what is left out");
             assert_eq!(said_to_be_left_out(&clipped), left_out(&texts, &clipped));
         }
         let ends = ["first".to_owned(), "x y ".repeat(9000), "last".to_owned()];
@@ -235,7 +483,7 @@ mod tests {
     #[test]
     fn short_steps_are_kept_to_as_well() {
         let log = "2024-05-01 12:00:00 INFO worker-7 handled request in 12ms\n".repeat(2000);
-        for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
+        for level in [512, SHORT_TOKENS].into_iter().chain(LAST_TOKENS) {
             let clipped = clip_texts(Encoding::O200kBase, &[&log], level);
             assert!(clipped.text_tokens <= level, "{} of {level}", clipped.text_tokens);
         }
@@ -254,7 +502,7 @@ mod tests {
             "path": "src/a \"b\".rs", "line": 17, "\"key\": ": true, "text": long,
             "edits": [{"old": "x", "new": long}, {"old": "short", "new": ""}], "none": null,
         });
-        for level in LADDER_TOKENS.into_iter().chain(SHORT_TOKENS) {
+        for level in LADDER_TOKENS.into_iter().chain([512, SHORT_TOKENS]) {
             let Some(short) = clipped_arguments(&arguments, level) else {
                 assert!(level > 16_384, "{level}");
                 continue;
@@ -294,6 +542,47 @@ mod tests {
         assert_eq!(clipped_arguments(&numbers, 256), None, "there is no text in it");
         for same in ["\"{}\"", "{\"a\": 1}", "", "\"{\\\"a\\\":\\\"b\\\"}\""] {
             assert_eq!(clip_arguments(Encoding::O200kBase, same, 256), None, "{same}");
+        }
+    }
+
+    /// Lines that stand out stay whole, with their neighbours, and gaps are marked.
+    #[test]
+    fn a_line_in_the_middle_that_stands_out_stays() {
+        let line = |n: u32| {
+            format!("12:{:02}:{:02} INFO worker-{} took {} ms", n / 60 % 60, n % 60, n % 7, n % 97)
+        };
+        let mut lines: Vec<String> = (0..4000).map(line).collect();
+        lines[1777] = "12:29:37 ERROR worker-6 lost the lease of shard 12".into();
+        let log = lines.join("\n");
+        for (texts, level) in [
+            (vec![log.as_str()], 256),
+            (vec![log.as_str()], 8_192),
+            (vec!["first", &log, "last"], 2_048),
+            (lines.iter().map(String::as_str).collect(), 2_048),
+        ] {
+            let short = clip_texts(Encoding::O200kBase, &texts, level);
+            assert!(
+                short.text_tokens <= level && short.text_tokens * 100 >= level * 95,
+                "{}",
+                short.text_tokens
+            );
+            let sent: Vec<String> = texts
+                .iter()
+                .zip(&short.cuts)
+                .filter_map(|(text, cut)| match cut {
+                    TextCut::Whole => Some((*text).to_owned()),
+                    TextCut::Clip(clip) => Some(clipped(text, clip)),
+                    TextCut::Gone => None,
+                })
+                .collect();
+            let sent = sent.join("\n");
+            for kept in [0, 1776, 1777, 1778, 1779, 3999] {
+                assert!(
+                    sent.contains(&format!("{}\n", lines[kept])) || sent.ends_with(&lines[kept]),
+                    "{kept} in {level}"
+                );
+            }
+            assert_eq!(short, clip_texts(Encoding::O200kBase, &texts, level));
         }
     }
 }

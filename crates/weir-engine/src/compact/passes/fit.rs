@@ -4,13 +4,19 @@
 use std::cmp::Reverse;
 
 use super::Compaction;
-use crate::compact::message::clip::{Clipped, LADDER_TOKENS, LAST_TOKENS, SHORT_TOKENS};
+use crate::compact::message::clip::{Clipped, LAST_TOKENS, LONG_TOKENS, SHORT_TOKENS, even_share};
+use crate::compact::message::measure::Fact;
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Fate;
 use crate::compact::state::turns::{Turn, TurnKind};
 use crate::wire::Role;
+
+/// Divisors of the limit: room that clips leave for later messages, and that they leave for a note before
+/// it is written.
+const SPARE: u64 = 64;
+const NOTE_SHARE: u64 = 8;
 
 impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
@@ -19,32 +25,58 @@ impl Compaction<'_> {
     /// results and arguments, at last nearly all of them and of placeholders, and older parts of the
     /// newest turns. A user's text is never clipped.
     pub(crate) fn fit(&mut self, source: &dyn Source) {
-        for level in LADDER_TOKENS {
-            self.clip_results(level, source);
-        }
+        self.clip_results(LONG_TOKENS, source);
         self.give_way(Pin::Recent);
-        for level in LADDER_TOKENS {
-            self.clip_arguments(level, source);
-        }
+        self.clip_arguments(LONG_TOKENS, source);
         if self.turn(self.newest).results > 1 {
-            for level in SHORT_TOKENS {
-                self.clip_results(level, source);
-                self.clip_arguments(level, source);
-            }
+            self.clip_both(SHORT_TOKENS, source);
         }
         self.release_notices();
         for pin in [Pin::ByCaller, Pin::Question, Pin::FirstUser] {
             self.give_way(pin);
         }
-        for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
-            self.clip_results(level, source);
-            self.clip_arguments(level, source);
+        for level in [SHORT_TOKENS].into_iter().chain(LAST_TOKENS) {
+            self.clip_both(level, source);
         }
-        for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
+        for level in [SHORT_TOKENS].into_iter().chain(LAST_TOKENS) {
             self.clip_replaced(level, source);
             self.clip_results(level, source);
         }
         self.release_parts(source);
+    }
+
+    fn clip_both(&mut self, least_tokens: u64, source: &dyn Source) {
+        self.clip_results(least_tokens, source);
+        self.clip_arguments(least_tokens, source);
+    }
+
+    /// Gives results that this compaction clipped the room that is left behind everything else, for
+    /// example because pins gave way or the note is small.
+    pub(crate) fn refill(&mut self, source: &dyn Source) {
+        let mut clipped = std::mem::take(&mut self.clipped);
+        clipped.retain(|message, _| self.state.messages.clips.contains_key(message));
+        let size_tokens = self.state.sizes.request_tokens + self.state.opening_tokens();
+        let Some(spare) = self.most_tokens().checked_sub(size_tokens) else { return };
+        let now = clipped.keys().map(|message| self.state.messages.text_tokens(*message));
+        let room = now.sum::<u64>() + spare;
+        let sizes: Vec<u64> = clipped.values().copied().collect();
+        let level = even_share(&sizes, room);
+        for (message, before) in clipped {
+            let now = self.state.messages.text_tokens(message);
+            if now < level {
+                let clip = source.clip(message, level.min(before), &self.askers(message));
+                if clip.text_tokens > now {
+                    self.set_clip(message, clip);
+                }
+            }
+        }
+    }
+
+    /// Returns the size that a clip reduces to. The rest of the limit is for the messages that follow: a
+    /// clip that fills the limit would be followed by a compaction with the next request.
+    pub(crate) fn most_tokens(&self) -> u64 {
+        let limit = self.state.profile.limit_tokens;
+        limit - limit / SPARE
     }
 
     pub(crate) fn is_above_limit(&self) -> bool {
@@ -79,26 +111,44 @@ impl Compaction<'_> {
         found.into_iter().map(|(_, message)| message).collect()
     }
 
-    /// Clips the remaining tool results to a size, largest first, until the limit is reached.
-    fn clip_results(&mut self, level_tokens: u64, source: &dyn Source) {
+    /// Clips the remaining tool results evenly, so that the size is within the limit with room for a note,
+    /// but none to less than `least_tokens`.
+    fn clip_results(&mut self, least_tokens: u64, source: &dyn Source) {
         if !self.is_above_limit() {
             return;
         }
+        let size =
+            |compaction: &Self, message: usize| compaction.state.messages.text_tokens(message);
         let results = self.largest(|_, message| {
             let is_result = self.state.messages.facts[message].role == Role::Tool;
-            let is_above = self.state.messages.text_tokens(message) > level_tokens;
-            (is_result && is_above).then_some(self.state.messages.facts[message].text_tokens)
+            (is_result && size(self, message) > least_tokens).then(|| size(self, message))
         });
-        for message in results {
-            if !self.is_above_limit() {
+        let sizes: Vec<u64> = results.iter().map(|message| size(self, *message)).collect();
+        let limit = self.state.profile.limit_tokens;
+        let most_tokens = self.most_tokens().saturating_sub(limit / NOTE_SHARE);
+        let excess = self.state.sizes.request_tokens + self.state.opening_tokens();
+        let excess = excess.saturating_sub(most_tokens);
+        let room = sizes.iter().sum::<u64>().saturating_sub(excess);
+        let level = even_share(&sizes, room).max(least_tokens);
+        for (message, before) in results.into_iter().zip(sizes) {
+            if before <= level {
                 return;
             }
-            let before = self.state.messages.text_tokens(message);
-            let clipped = source.clip(message, level_tokens);
-            if clipped.text_tokens < before {
-                self.set_clip(message, before, clipped);
+            let clip = source.clip(message, level, &self.askers(message));
+            if clip.text_tokens < before {
+                self.clipped.entry(message).or_insert(before);
+                self.set_clip(message, clip);
             }
         }
+    }
+
+    /// Returns the messages that ask for a result: the user's before it, and the call.
+    fn askers(&self, result: usize) -> Vec<usize> {
+        let facts = &self.state.messages.facts;
+        let last = |is_asker: fn(&Fact) -> bool| facts[..result].iter().rposition(is_asker);
+        let user = last(|fact| fact.role == Role::User && !fact.is_note);
+        let call = last(|fact| fact.calls > 0);
+        user.into_iter().chain(call).collect()
     }
 
     /// Clips results whose placeholders are above a size, largest first, until the limit is reached:
@@ -121,10 +171,11 @@ impl Compaction<'_> {
             let fixed_tokens = fact.tokens - fact.text_tokens;
             let current_tokens = self.state.messages.current_tokens(message);
             let before = current_tokens.saturating_sub(fixed_tokens);
-            let clipped = source.clip(message, level_tokens);
+            let clipped = source.clip(message, level_tokens, &self.askers(message));
             if clipped.text_tokens < before {
                 self.state.messages.rewrites.remove(&message);
-                self.set_clip(message, before, clipped);
+                self.state.free(message, before - clipped.text_tokens);
+                self.remember_clip(message, clipped);
             }
         }
     }
@@ -157,11 +208,22 @@ impl Compaction<'_> {
         }
     }
 
-    fn set_clip(&mut self, message: usize, before: u64, clipped: Clipped) {
-        self.state.free(message, before - clipped.text_tokens);
-        self.state.messages.fates[message] = Fate::Clipped;
+    /// Sends a result with this clip instead of the whole or of an earlier clip.
+    fn set_clip(&mut self, message: usize, clip: Clipped) {
+        self.state.resize(message, self.state.messages.text_tokens(message), clip.text_tokens);
+        self.remember_clip(message, clip);
+    }
+
+    fn remember_clip(&mut self, message: usize, clip: Clipped) {
         self.state.changes.add(message);
-        self.state.messages.clips.insert(message, clipped);
+        let messages = &mut self.state.messages;
+        if clip.text_tokens == messages.facts[message].text_tokens {
+            messages.fates[message] = Fate::Kept;
+            messages.clips.remove(&message);
+            return;
+        }
+        messages.fates[message] = Fate::Clipped;
+        messages.clips.insert(message, clip);
     }
 
     /// Removes turns that are no longer pinned, oldest first, until the size is within the limit.

@@ -56,6 +56,7 @@ pub(super) fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
             compaction.drop_leading_orphans();
             compaction.drop_stranded_notices();
             compaction.leave_excerpts(room, source);
+            compaction.refill(source);
         }
         Mark::Hard => {
             let step = compaction.harden(source);
@@ -63,6 +64,7 @@ pub(super) fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
             compaction.drop_leading_orphans();
             compaction.drop_stranded_notices();
             compaction.leave_note(step, source);
+            compaction.refill(source);
         }
     }
     compaction.remember_pins();
@@ -112,6 +114,8 @@ pub(crate) struct Compaction<'f> {
     pub(crate) left_out: usize,
     /// Importance of each turn, if it does not follow from its messages' roles.
     pub(crate) importances: Option<Vec<u32>>,
+    /// Results that this compaction clipped, with their sizes before.
+    pub(crate) clipped: BTreeMap<usize, u64>,
 }
 
 impl<'f> Compaction<'f> {
@@ -124,6 +128,7 @@ impl<'f> Compaction<'f> {
             gap: None,
             left_out: 0,
             importances: None,
+            clipped: BTreeMap::new(),
         };
         compaction.pin_by_caller();
         for turn in compaction.earlier_notes() {
@@ -345,7 +350,7 @@ mod tests {
     struct Halves;
 
     impl Source for Halves {
-        fn clip(&self, _: usize, level_tokens: u64) -> Clipped {
+        fn clip(&self, _: usize, level_tokens: u64, _: &[usize]) -> Clipped {
             Clipped { cuts: Vec::new(), text_tokens: level_tokens }
         }
 

@@ -42,9 +42,7 @@ impl Compaction<'_> {
             if !is_complete || group.iter().any(|part| part.is_held) {
                 continue;
             }
-            if self.state.sizes.request_tokens + self.state.opening_tokens()
-                <= self.state.profile.limit_tokens
-            {
+            if self.state.sizes.request_tokens + self.state.opening_tokens() <= self.most_tokens() {
                 break;
             }
             group.into_iter().for_each(|part| self.evict_part(part));

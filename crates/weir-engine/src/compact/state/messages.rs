@@ -124,10 +124,9 @@ impl Messages {
 
     /// Estimates the memory of the messages' forms, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        const CLIP: usize = 128;
         let message = size_of::<Fact>() + size_of::<Fate>() + size_of::<Option<usize>>();
         self.facts.capacity() * message
-            + self.clips.len() * CLIP
+            + self.clips.values().map(Clipped::memory_bytes).sum::<usize>()
             + self.rewrites.values().map(Rewrite::memory_bytes).sum::<usize>()
     }
 }

@@ -166,12 +166,18 @@ impl Compactor {
         (0..self.messages.thinking_from).any(|message| self.messages.dropped_tokens(message) > 0)
     }
 
+    /// Counts a message that takes `after` tokens instead of `before`.
+    pub(crate) fn resize(&mut self, message: usize, before: u64, after: u64) {
+        self.sizes.request_tokens = self.sizes.request_tokens + after - before;
+        if let Some(turn) = self.turns.of_message[message] {
+            let tokens = &mut self.turns.list[turn].tokens;
+            *tokens = *tokens + after - before;
+        }
+    }
+
     /// Subtracts tokens that a message no longer takes.
     pub(crate) fn free(&mut self, message: usize, tokens: u64) {
-        self.sizes.request_tokens -= tokens;
-        if let Some(turn) = self.turns.of_message[message] {
-            self.turns.list[turn].tokens -= tokens;
-        }
+        self.resize(message, tokens, 0);
     }
 
     /// Returns the size of the messages as received, without overhead.

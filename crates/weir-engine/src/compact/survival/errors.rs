@@ -96,7 +96,8 @@ fn error_lines(reading: &Reading) -> Vec<usize> {
     lines
 }
 
-fn reports(line: &str) -> bool {
+/// Returns whether a line reports an error.
+pub(crate) fn reports(line: &str) -> bool {
     let start = &line[..line.floor_char_boundary(240)];
     let lower = in_lower_case(start.trim_start());
     // A heading such as "errors:" says nothing of its own, and "Errors: 0 found" reports none.

@@ -9,7 +9,7 @@
 
 mod calls;
 mod edits;
-mod errors;
+pub(super) mod errors;
 mod outputs;
 mod room;
 mod rules;
