@@ -167,7 +167,7 @@ fn clipped_arguments_and_a_mark_go_together() {
         let weir = if mark { r#"{"pin":true}"# } else { r#"{"pin":false}"# };
         transcript.messages[place].weir = Some(weir);
         let body = transcript.body_of(4);
-        let planned = super::harness::Weir::new().plan(&body, 190).expect("it can be made to fit");
+        let planned = super::harness::Weir::new().plan(&body, 180).expect("it can be made to fit");
         let sent = planned.body.expect("it is changed");
         let sent = std::str::from_utf8(&sent).expect("weir sends UTF-8");
         assert!(!sent.contains("pin") && sent.contains("left out here"), "{sent}");

@@ -53,21 +53,27 @@ impl Compaction<'_> {
     /// Gives results that this compaction clipped the room that is left behind everything else, for
     /// example because pins gave way or the note is small.
     pub(crate) fn refill(&mut self, source: &dyn Source) {
-        let mut clipped = std::mem::take(&mut self.clipped);
-        clipped.retain(|message, _| self.state.messages.clips.contains_key(message));
+        let clipped = std::mem::take(&mut self.clipped);
         let size_tokens = self.state.sizes.request_tokens + self.state.opening_tokens();
         let Some(spare) = self.most_tokens().checked_sub(size_tokens) else { return };
-        let now = clipped.keys().map(|message| self.state.messages.text_tokens(*message));
-        let room = now.sum::<u64>() + spare;
-        let sizes: Vec<u64> = clipped.values().copied().collect();
-        let level = even_share(&sizes, room);
-        for (message, before) in clipped {
-            let now = self.state.messages.text_tokens(message);
-            if now < level {
-                let clip = source.clip(message, level.min(before), &self.askers(message));
-                if clip.text_tokens > now {
-                    self.set_clip(message, clip);
-                }
+        let messages = &self.state.messages;
+        let is_clipped = |(message, _): &(usize, u64)| messages.clips.contains_key(message);
+        let mut growing: Vec<(usize, u64)> = clipped.into_iter().filter(is_clipped).collect();
+        // Those above the level keep what they have, which is less room for the others.
+        let level = loop {
+            let now = growing.iter().map(|(message, _)| messages.text_tokens(*message));
+            let room = now.sum::<u64>() + spare;
+            let sizes: Vec<u64> = growing.iter().map(|(_, before)| *before).collect();
+            let (level, count) = (even_share(&sizes, room), growing.len());
+            growing.retain(|(message, _)| messages.text_tokens(*message) < level);
+            if growing.len() == count {
+                break level;
+            }
+        };
+        for (message, before) in growing {
+            let clip = source.clip(message, level.min(before), &self.askers(message));
+            if clip.text_tokens > self.state.messages.text_tokens(message) {
+                self.set_clip(message, clip);
             }
         }
     }
