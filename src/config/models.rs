@@ -130,6 +130,11 @@ impl Catalogue {
         }
     }
 
+    /// Returns whether the configuration gives the limits of the model that the catalogue has as `name`.
+    pub fn is_own(&self, name: &str) -> bool {
+        self.own.contains_key(name)
+    }
+
     /// Adds or replaces the entry of `name`.
     pub fn insert(&mut self, name: &str, entry: ModelEntry) {
         self.own.insert(name.to_ascii_lowercase(), entry);

@@ -172,3 +172,31 @@ async fn opaque_content_counts_as_what_it_is() {
         }
     }
 }
+
+/// The size of tools is an estimate: alone it is no reason for a refusal, unless somebody set the limit.
+#[tokio::test]
+async fn tools_alone_refuse_nothing_that_the_provider_may_take() {
+    let mut upstream = Upstream::start().await;
+    let open = start(&upstream.address, |_| {}).await;
+    let set = start(&upstream.address, limited(8_000)).await;
+    for path in PATHS {
+        let tools: Vec<Value> = (0..60)
+            .map(|number| {
+                tool(path, &format!("t{number}"), &"Opens a gate. ".repeat(50), &json!({}))
+            })
+            .collect();
+        for stream in [false, true] {
+            let mut body = body(path, &[json!({"role": "user", "content": "Hi"})], &tools, stream);
+            body["model"] = "gpt-4".into();
+            let (answer, received) = sent(&open, &mut upstream, path, "", &body).await;
+            assert_eq!(answer.status(), 200, "{path}");
+            assert!(tokens(&answer, "x-weir-sent-tokens") > 8_192, "{path}");
+            assert!(received.contains("\"Hi\""), "{path}");
+            for (weir, headers) in [(&set, ""), (&open, "x-weir-max-input-tokens: 8000\r\n")] {
+                let headers = format!("authorization: Bearer alice\r\n{headers}");
+                let request = setting::post(path, &headers, body.to_string());
+                assert_eq!(ask(weir.address, request).await.status(), 400, "{path}");
+            }
+        }
+    }
+}

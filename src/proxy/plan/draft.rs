@@ -169,6 +169,8 @@ impl Draft {
         let (own, is_estimated) = (found.entry.encoding, policy.counting.is_estimated);
         let (encoding, is_calibrated) = encoding(own, is_estimated, settings.token_permille, ratio);
         let class = class(job, request);
+        let is_set = limits.operator_tokens.or(limits.header_tokens).is_some()
+            || found.name.is_some_and(|name| config.models.is_own(name));
         let options = PlanOptions {
             limits,
             policy,
@@ -183,6 +185,7 @@ impl Draft {
             max_output_tokens: most_output_tokens(job, request, limits.max_output_tokens),
             asks_usage: asks_usage(job, &route, &model),
             prefetch: prefetch(shared, job, class),
+            provider_decides: !is_set && job.options.learned.is_none(),
             ..PlanOptions::new(&model, encoding, limits.window_tokens)
         };
         Self {

@@ -86,6 +86,27 @@ mod tests {
         (plan.body.unwrap_or_else(|| body.to_owned()), options.decisions(&request, 0))
     }
 
+    /// Where nobody set the limit, a learned ratio alone refuses nothing.
+    #[test]
+    fn the_provider_decides_what_only_a_ratio_refuses() {
+        let said = "The level rose again. ".repeat(200);
+        let body =
+            format!(r#"{{"max_tokens":9,"messages":[{{"role":"user","content":"{said}"}}]}}"#);
+        let request = Protocol::Messages.read(body.as_bytes(), 1000).expect("a request");
+        let plan = |permille: u32, provider_decides: bool| {
+            let mut options = options(1_100, permille);
+            options.provider_decides = provider_decides;
+            plan(&request, &options, &NoSummaries).is_ok()
+        };
+        assert!(plan(1000, false) && !plan(1900, false) && plan(1900, true));
+        let whole = said.repeat(2);
+        let body = body.replace(&said, &whole);
+        let request = Protocol::Messages.read(body.as_bytes(), 1000).expect("a request");
+        let mut options = options(1_100, 1900);
+        options.provider_decides = true;
+        assert!(super::super::plan(&request, &options, &NoSummaries).is_err());
+    }
+
     /// Messages of a body without the last one.
     fn messages(body: &str) -> Vec<serde_json::Value> {
         let body: serde_json::Value = serde_json::from_str(body).expect("JSON");

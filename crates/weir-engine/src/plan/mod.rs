@@ -26,7 +26,7 @@ use crate::compact::report::Treatment;
 use crate::compact::source::ReadOne;
 use crate::compact::summary::Space;
 use crate::compact::{Compactor, Fact, Fate, Limits, Prefetch, RequestSource, Source, Zone};
-use crate::tokens::REPLY_PRIMING;
+use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::wire::usage_option::AddedUsageOption;
 use crate::wire::{Edit, Request, clamp};
 
@@ -126,7 +126,7 @@ pub fn plan_with(
     let mut plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
     plan.correct_head(request, options, known)?;
     if options.shortens {
-        return plan.shorten(&source);
+        return plan.shorten(options, &source);
     }
     if options.mode == Mode::Bypass {
         return plan.bypass();
@@ -256,14 +256,18 @@ impl Plan {
     }
 
     /// Compacts the conversation at its end, and checks the size. Writes no body.
-    fn shorten(mut self, source: &RequestSource<'_>) -> Result<Self, PlanError> {
+    fn shorten(
+        mut self,
+        options: &PlanOptions,
+        source: &RequestSource<'_>,
+    ) -> Result<Self, PlanError> {
         self.end = Arc::new(self.state.shortened(source));
         self.treatment = Treatment::Compacted;
         self.zone = self.end.zone();
         self.compactions = self.end.compactions();
         self.is_compacted_here = self.end.is_compacted_here();
         self.sent_tokens = self.end.sent_tokens() + self.overhead_tokens;
-        if self.sent_tokens > self.limit_tokens {
+        if self.cannot_fit(options) {
             let limit_tokens = self.limit_tokens;
             return Err(CannotFit::of(self, limit_tokens));
         }
@@ -310,7 +314,7 @@ impl Plan {
             self.changes.insert(place, edit);
         }
         self.prefetch = options.prefetch.and_then(|settings| end.prefetch(settings, source));
-        if self.sent_tokens > self.limit_tokens && kind != Kind::Observed {
+        if kind != Kind::Observed && self.cannot_fit(options) {
             let limit_tokens = self.limit_tokens;
             return Err(CannotFit::of(self, limit_tokens));
         }
@@ -328,6 +332,21 @@ impl Plan {
         self.is_clampable = kind != Kind::Observed && clamp::is_possible(request);
         self.max_output_tokens = frame.clamp.or(request.max_output_tokens);
         Ok(self)
+    }
+
+    /// Whether the size is above the limit, and not only by what the provider may count differently.
+    fn cannot_fit(&self, options: &PlanOptions) -> bool {
+        if self.sent_tokens <= self.limit_tokens || !options.provider_decides {
+            return self.sent_tokens > self.limit_tokens;
+        }
+        let messages_tokens = self.sent_tokens.saturating_sub(self.tools_tokens());
+        let least_tokens = match options.measure.encoding {
+            Encoding::Scaled { permille, .. } => {
+                messages_tokens * 1000 / u64::from(permille.max(1000))
+            }
+            _ => messages_tokens,
+        };
+        least_tokens > self.limit_tokens
     }
 
     /// Finds what bears on the last message of what was removed, if there is room for it.

@@ -56,6 +56,10 @@ pub struct PlanOptions {
     pub asks_usage: bool,
     /// Settings for summaries that are requested ahead of a compaction; `None` if none are.
     pub prefetch: Option<PrefetchSettings>,
+    /// Whether the provider decides about a request that only an estimate puts above the limit, that of
+    /// tools or a ratio between its counts and weir's: nobody set the limit, and the provider has not
+    /// refused this request.
+    pub provider_decides: bool,
     /// Whether the limit is for the messages alone.
     pub is_for_messages: bool,
 }
@@ -90,6 +94,7 @@ impl PlanOptions {
             max_output_tokens: None,
             asks_usage: false,
             prefetch: None,
+            provider_decides: false,
             is_for_messages: false,
         }
     }
