@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{METRICS, Refusal, Shared, organization};
+use crate::proxy::hold::budgets::scope::resolve;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::{Applied, BudgetError};
 use weir_store::counters::{BudgetStatus, Counters};
@@ -187,7 +188,10 @@ impl Shared {
 
     async fn set_budget(&self, body: &[u8]) -> Answer {
         let wanted: WantedBudget = read(body)?;
-        let budget = wanted.budget().map_err(|said| refused(&said))?;
+        let mut budget = wanted.budget().map_err(|said| refused(&said))?;
+        let rules = self.rules();
+        let scope = resolve(budget.id.scope, &rules.models, &rules.routes, &self.store).await;
+        budget.id.scope = scope.map_err(|said| refused(&said))?;
         self.store.set_budget(budget.clone(), now_ms()).await?;
         acted("set_budget", &budget.id.to_string());
         self.statuses(vec![budget]).await

@@ -42,7 +42,7 @@ use tokio::time::Instant;
 pub use status::{InForce, Reloaded};
 pub use token::{Token, load_or_make};
 
-use crate::config::{Config, Policies};
+use crate::config::{Catalogue, Config, Policies, Routes};
 use crate::proxy::BoxError;
 use crate::proxy::admit::host::Hosts;
 use crate::proxy::{Proxy, metrics};
@@ -106,6 +106,8 @@ struct Shared {
 /// Settings that a reload can change.
 struct Rules {
     policies: Policies,
+    models: Catalogue,
+    routes: Routes,
     hosts: Hosts,
 }
 
@@ -113,6 +115,8 @@ impl Rules {
     fn new(config: &Config) -> Self {
         Self {
             policies: config.context.policies.clone(),
+            models: config.models.clone(),
+            routes: config.routes.clone(),
             hosts: Hosts::new(&config.server.allowed_hosts),
         }
     }

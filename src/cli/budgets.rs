@@ -10,6 +10,7 @@ use super::moments::moment;
 use super::print;
 use super::store_path::{self, StoreArgs};
 use crate::config::Config;
+use crate::proxy::hold::budgets::scope::resolve;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::Applied;
 use weir_store::counters::{BudgetStatus, Counters};
@@ -52,7 +53,7 @@ enum BudgetsCommand {
         override_usage = "weir budgets set [OPTIONS] SCOPE --per WINDOW <--usd AMOUNT|--tokens N>"
     )]
     Set {
-        /// all, organisation:NAME, team:NAME, user:NAME, key:ID or model:NAME; * instead of a name
+        /// all, organisation:NAME, team:NAME, user:NAME, key:NAME or model:NAME; * instead of a name
         /// is a separate budget for each
         #[arg(value_parser = Scope::parse)]
         scope: Scope,
@@ -129,7 +130,8 @@ async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), S
     let shown = match &args.command {
         BudgetsCommand::Set { scope, amount, per, warn_at } => {
             let (measure, limit) = amount.limit_of();
-            let id = BudgetId { scope: scope.clone(), measure, window: *per };
+            let scope = resolve(scope.clone(), &config.models, &config.routes, store).await?;
+            let id = BudgetId { scope, measure, window: *per };
             let warn_permille = Some(*warn_at).filter(|permille| *permille > 0);
             let budget = Budget { id, limit, warn_permille };
             let set = store.set_budget(budget.clone(), now_ms()).await;

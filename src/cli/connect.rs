@@ -10,11 +10,13 @@ use tokio::time::timeout;
 
 use super::store_path;
 use crate::config::{Config, Secret, Upstream, upstreams};
+use crate::proxy::hold::budgets::scope::resolve;
 use crate::upstream::{
     Client, Endpoint, Inbound, ModelsAnswer, Outbound, OutboundBody, ProviderKey, Route, Target,
     ask_models, find_api,
 };
 use weir_engine::wire::clamp;
+use weir_store::Store;
 use weir_store::redis::Redis;
 
 /// Timeout of one answer of an upstream.
@@ -88,10 +90,18 @@ impl Tried {
 pub(super) fn connect(config: Config) -> Vec<Tried> {
     // Redis and PostgreSQL need a runtime; a command has none.
     let tried = std::thread::spawn(move || {
-        let mut tried = vec![store(&config)];
+        let (of_store, store) = store(&config);
+        let mut tried = vec![of_store];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {
-            Ok(runtime) => tried.extend(runtime.block_on(over_the_network(&config))),
+            Ok(runtime) => tried.extend(runtime.block_on(async {
+                let mut tried = Vec::new();
+                if let Some(store) = &store {
+                    tried = budgets(&config, store).await;
+                }
+                tried.extend(over_the_network(&config).await);
+                tried
+            })),
             Err(error) => {
                 let message = format!("cannot be tried: {error}");
                 tried.push(Tried::new("upstream.url", Outcome::Unclear, message));
@@ -104,19 +114,43 @@ pub(super) fn connect(config: Config) -> Vec<Tried> {
     tried.join().unwrap_or_else(|_| lost())
 }
 
-fn store(config: &Config) -> Tried {
+fn store(config: &Config) -> (Tried, Option<Store>) {
     let key = if config.store.url.is_some() { "store.url" } else { "store.path" };
     match store_path::open_or_say(config, std::env::vars_os()) {
-        Err(error) => Tried::new(key, Outcome::Fails, error.to_string()),
+        Err(error) => (Tried::new(key, Outcome::Fails, error.to_string()), None),
         Ok(store) => {
             let message = match store.file() {
                 Some(file) => format!("{} can be written", file.display()),
                 None if config.store.url.is_some() => "the PostgreSQL server answers".to_owned(),
                 None => "in memory: its contents are lost when the process ends".to_owned(),
             };
-            Tried::new(key, Outcome::Works, message)
+            (Tried::new(key, Outcome::Works, message), Some(store))
         }
     }
+}
+
+/// Reports budgets in the store that no request counts in.
+async fn budgets(config: &Config, store: &Store) -> Vec<Tried> {
+    let key = "budgets";
+    let set = match store.budgets().await {
+        Ok((_, set)) => set,
+        Err(error) => return vec![Tried::new(key, Outcome::Fails, error.to_string())],
+    };
+    let mut tried = Vec::new();
+    for budget in set {
+        let (id, scope) = (budget.id.to_string(), budget.id.scope);
+        let problem = match resolve(scope.clone(), &config.models, &config.routes, store).await {
+            Ok(counted) if counted == scope => continue,
+            Ok(counted) => format!("requests count as {counted}"),
+            Err(problem) => problem,
+        };
+        let message = format!(
+            "nothing counts in {id}: {problem}; set it anew, and remove this one with `weir budgets \
+             remove '{id}'`"
+        );
+        tried.push(Tried::new(key, Outcome::Fails, message));
+    }
+    tried
 }
 
 async fn over_the_network(config: &Config) -> Vec<Tried> {

@@ -158,7 +158,34 @@ impl Catalogue {
     /// variant never match. A configured price of any of its names takes precedence over the
     /// shipped list.
     pub fn price(&self, model: &str) -> Option<&Price> {
+        self.priced(&names::candidates(model))?.1
+    }
+
+    /// Returns the one name under which all spellings of a model count: that of the price they are billed
+    /// at, else that of their entry, else the name itself in lower case, without blanks around it.
+    pub fn billed_name(&self, model: &str) -> String {
         let candidates = names::candidates(model);
+        if let Some((name, Some(_))) = self.priced(&candidates) {
+            return name.to_owned();
+        }
+        let found = self.find(model);
+        let is_same = |name: &&str| names::is_same_price(&candidates[0], name);
+        let is_model = found.known == Known::Exact || self.is_dated(&candidates);
+        let name = found.name.filter(|_| is_model).filter(is_same);
+        name.unwrap_or(&candidates[0]).to_owned()
+    }
+
+    /// Whether one of these names is a known one but for a date or a tag.
+    fn is_dated(&self, candidates: &[Cow<'_, str>]) -> bool {
+        let names = candidates.iter().filter(|name| name.len() <= names::MAX_NAME_BYTES);
+        let first = names
+            .flat_map(|name| names::beginnings(name))
+            .find(|(beginning, _)| self.entry(beginning).is_some());
+        first.is_some_and(|(_, rest)| names::is_same_model(rest))
+    }
+
+    /// Returns the price of the first of these names that has one, and the name that it is listed under.
+    fn priced(&self, candidates: &[Cow<'_, str>]) -> Option<Priced<'_>> {
         let own = |name: &str| {
             self.own_prices.get_key_value(name).map(|(name, price)| (name.as_str(), Some(price)))
         };
@@ -166,10 +193,10 @@ impl Catalogue {
             self.shipped.prices.get_key_value(name).map(|(name, listed)| (*name, listed.price()))
         };
         let has_own = !self.own_prices.is_empty();
-        let found = has_own.then(|| price_among(&candidates, own)).flatten();
-        let found = found.or_else(|| price_among(&candidates, shipped));
+        let found = has_own.then(|| price_among(candidates, own)).flatten();
+        let found = found.or_else(|| price_among(candidates, shipped));
         let (name, price) = found?;
-        price.filter(|_| names::is_same_price(&candidates[0], name))
+        Some((name, price.filter(|_| names::is_same_price(&candidates[0], name))))
     }
 
     /// Looks up `model`: by its name, then without the provider's prefixes, then by the longest

@@ -49,8 +49,10 @@ const TUNED: &str = "ft:";
 const TAGS: &[&str] = &["beta", "default", "exp", "latest", "preview", "stable"];
 
 /// Returns the names to look up for `name`, most specific first. They are in lower case, and
-/// successively without provider prefixes, fine-tuning wrapper, region and maker.
+/// without blanks around
+/// them, and successively without provider prefixes, fine-tuning wrapper, region and maker.
 pub fn candidates(name: &str) -> Vec<Cow<'_, str>> {
+    let name = name.trim();
     let lower: Cow<'_, str> = if name.chars().any(|c| c.is_ascii_uppercase()) {
         Cow::Owned(name.to_ascii_lowercase())
     } else {
@@ -229,7 +231,7 @@ mod tests {
     #[test]
     fn a_name_is_unwrapped_from_the_outside() {
         for (name, expected) in [
-            ("gpt-4o", "gpt-4o"),
+            (" gpt-4o\t", "gpt-4o"),
             ("OpenRouter/OpenAI/GPT-4o", "openrouter/openai/gpt-4o openai/gpt-4o gpt-4o"),
             ("ft:gpt-4o-mini:org::id", "ft:gpt-4o-mini:org::id ft:gpt-4o-mini gpt-4o-mini"),
             (

@@ -138,7 +138,9 @@ impl Journal {
                 self.price(self.place(desired.upstream), None, desired.model)
             }
         };
-        self.held(self.state.budgets.hold(caller, desired, price).await)
+        let model = self.counted_as(self.place(desired.upstream), desired.model);
+        let desired = Desired { model: &model, ..*desired };
+        self.held(self.state.budgets.hold(caller, &desired, price).await)
     }
 
     /// Counts the hold of a request to which budgets apply.
@@ -194,7 +196,8 @@ impl Journal {
             return self.state.budgets.note(&entry.caller);
         }
         use upstream::Route::{Embeddings, Images, Moderations};
-        let model = entry.model.as_str();
+        let place = self.place(entry.upstream.as_deref());
+        let model = &*self.counted_as(place, &entry.model);
         let is_of = |route: &upstream::Route| route.name() == entry.route;
         let unread = Unread {
             model,
@@ -202,7 +205,6 @@ impl Journal {
             window_tokens: self.config.models.find(model).entry.window_tokens,
             has_output: ![Embeddings, Moderations, Images].iter().any(is_of),
         };
-        let place = self.place(entry.upstream.as_deref());
         let price = if model.is_empty() { None } else { self.price(place, None, model) };
         self.held(self.state.budgets.hold_unread(&entry.caller, &unread, price).await)
     }
@@ -225,7 +227,7 @@ impl Journal {
             begun_ms: holding.id().begun_ms(),
             caller: entry.caller,
             route: entry.route,
-            model: entry.model,
+            model: self.counted_as(self.place(entry.upstream.as_deref()), &entry.model),
             upstream: entry.upstream.unwrap_or_else(|| self.upstream.clone()),
             stream: entry.stream,
             action: entry.action,
@@ -410,6 +412,15 @@ impl Journal {
         upstream.unwrap_or(&self.upstream)
     }
 
+    /// Returns the name that a model counts under in the journal and in budgets, however a caller spells it.
+    /// A route with a price of its own gives the price by the name that it sends.
+    fn counted_as(&self, upstream: &str, model: &str) -> String {
+        match self.routed.find(upstream, model) {
+            Some(_) => model.to_owned(),
+            None => self.config.models.billed_name(model),
+        }
+    }
+
     /// Returns the price from the route; else that of the model that answered, or that was
     /// requested. Only the answer names the model behind a deployment.
     fn price(&self, upstream: &str, answered: Option<&str>, asked: &str) -> Option<&Price> {
@@ -510,7 +521,8 @@ impl Account {
         if intent.model.is_empty()
             && let Some(model) = &ended.metered.model
         {
-            model.clone_into(&mut Arc::make_mut(&mut intent).model);
+            let counted = journal.counted_as(&intent.upstream, model);
+            Arc::make_mut(&mut intent).model = counted;
         }
         let settlement = journal.settlement(&intent, self.compaction, ended).await;
         if self.is_written {

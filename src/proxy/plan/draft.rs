@@ -16,7 +16,7 @@ use self::at_hand::AtHand;
 pub(super) use self::options::policy_name;
 use self::options::{
     adapt, asks_usage, binds, cached_permille, class, encoding, is_side, mode, most_output_tokens,
-    of_model, operator_tokens, prefetch, requested_model, shortens,
+    of_model, operator_tokens, prefetch, provider_decides, requested_model, shortens,
 };
 use super::decisions::Found;
 use super::parallel;
@@ -160,17 +160,14 @@ impl Draft {
             asked_output_tokens: request.max_output_tokens,
             ..of_model(&found.entry, policy.counting)
         };
-        let configured = limits.configured();
         let known = &route.knowledge.learned;
-        let stored = || known.limits(job.tenant, &model, configured);
+        let stored = || known.limits(job.tenant, &model, limits.configured());
         let learned = job.options.learned.unwrap_or_else(stored);
         learned.apply(&mut limits, is_model_known);
         let ratio = || known.ratio(job.tenant, &model);
         let (own, is_estimated) = (found.entry.encoding, policy.counting.is_estimated);
         let (encoding, is_calibrated) = encoding(own, is_estimated, settings.token_permille, ratio);
         let class = class(job, request);
-        let is_set = limits.operator_tokens.or(limits.header_tokens).is_some()
-            || found.name.is_some_and(|name| config.models.is_own(name));
         let options = PlanOptions {
             limits,
             policy,
@@ -185,7 +182,7 @@ impl Draft {
             max_output_tokens: most_output_tokens(job, request, limits.max_output_tokens),
             asks_usage: asks_usage(job, &route, &model),
             prefetch: prefetch(shared, job, class),
-            provider_decides: !is_set && job.options.learned.is_none(),
+            provider_decides: provider_decides(config, job, &limits, found.name),
             ..PlanOptions::new(&model, encoding, limits.window_tokens)
         };
         Self {

@@ -15,11 +15,57 @@ fn run(arguments: &[&str], store: &std::path::Path) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).expect("text"))
 }
 
+/// Creates a key of the team `a`.
+fn a_key(arguments: &[&str], env: &[(&str, Option<&str>)]) -> String {
+    let mut command = weir(&["keys", "create", "--team", "a", "--json"]);
+    for (name, value) in env {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = command.args(arguments).output().expect("it runs");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let created: Value = serde_json::from_str(&text).expect("JSON");
+    created["id"].as_str().expect("an ID").to_owned()
+}
+
+#[test]
+fn scopes_are_resolved_by_the_names_that_count() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let key = |name: &str| a_key(&[name, "--store", store.to_str().expect("text")], &[]);
+    let (id, _) = (key("ci"), [key("twice"), key("twice")]);
+    let set = |scope: &str| run(&["set", scope, "--usd", "1", "--per", "month"], &store);
+    for (scope, counted) in [
+        ("key:ci", format!("key:{id}/usd/month")),
+        (&format!("key:{id}"), format!("key:{id}/usd/month")),
+        ("model:OpenAI/GPT-4o-Mini", "model:gpt-4o-mini/usd/month".to_owned()),
+        ("model: My-Model ", "model:my-model/usd/month".to_owned()),
+        ("user:*", "user:*/usd/month".to_owned()),
+    ] {
+        let (is_set, said) = set(scope);
+        assert!(is_set && said.contains(&format!("{counted} ")), "{scope}: {said}");
+    }
+    for (scope, part) in [
+        ("key:other", "no key has the ID or name"),
+        ("key:twice", "several keys are named"),
+        ("team:b", "no key has the team"),
+        ("user:ada", "no key has the user"),
+        ("organisation:x", "weir keys create"),
+        ("model:gpt-*", "is a pattern"),
+    ] {
+        let (is_set, said) = set(scope);
+        assert!(!is_set && said.contains(part), "{scope}: {said}");
+    }
+}
+
 #[test]
 fn budgets_are_set_listed_and_removed() {
     let folder = Folder::new();
     let store = folder.file("weir.db");
     assert_eq!(run(&["list"], &store).1.lines().count(), 1, "it says how to set one");
+    a_key(&["ci", "--store", store.to_str().expect("text")], &[]);
     let (is_set, said) = run(&["set", "team:a", "--usd", "12.50", "--per", "month"], &store);
     assert!(is_set && said.contains("team:a/usd/month  12.50 USD  0.00 USD  12.50 USD"), "{said}");
     assert!(
@@ -52,6 +98,7 @@ fn budgets_are_set_listed_and_removed() {
 #[ignore = "needs PostgreSQL"]
 fn budgets_of_a_server_are_set_listed_and_removed() {
     let postgres = Postgres::new();
+    a_key(&["ci"], &[("WEIR_STORE__PATH", None), ("WEIR_STORE__URL", Some(&postgres.url()))]);
     let run = |arguments: &[&str]| {
         let mut command = weir(&["budgets"]);
         command.env_remove("WEIR_STORE__PATH").env("WEIR_STORE__URL", postgres.url());

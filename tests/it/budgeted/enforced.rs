@@ -35,6 +35,33 @@ async fn what_is_over_is_refused_in_openais_shape_before_anything_is_sent() {
     assert_eq!(sum(&budgeted.weir.store).await.2, [], "and nothing written down");
 }
 
+/// A spent budget of a model is spent for each spelling that is billed as the model.
+#[tokio::test]
+async fn a_model_is_one_however_it_is_spelled() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("model:gpt-4o-mini/tokens/total", "60").await;
+    assert_eq!(budgeted.chat(100, json!({"model": "openai/GPT-4o-mini"})).await.status(), 200);
+    for spelled in [
+        "gpt-4o-mini",
+        "GPT-4O-MINI",
+        " gpt-4o-mini ",
+        "gpt-4o-mini\n",
+        "openai/gpt-4o-mini",
+        "OpenRouter/openai/gpt-4o-mini",
+        "gpt-4o-mini:nitro",
+        "gpt-4o-mini-2031-01-01",
+        "gpt-4o-mini-latest",
+    ] {
+        let answer = budgeted.chat(5, json!({"model": spelled})).await;
+        assert_eq!(answer.status(), 429, "{spelled:?}");
+    }
+    for other in ["gpt-4o", "ft:gpt-4o-mini:org::id", "gpt-4o-mini-audio"] {
+        assert_eq!(budgeted.chat(5, json!({"model": other})).await.status(), 200, "{other}");
+    }
+    let (_, _, rows) = sum(&budgeted.weir.store).await;
+    assert!(rows.iter().any(|row| row.model == MODEL));
+}
+
 #[tokio::test]
 async fn every_scope_of_a_request_counts() {
     let budgeted = Budgeted::start(|_| {}).await;

@@ -300,7 +300,7 @@ fn the_token_is_made_once_and_kept_for_its_owner_alone() {
 async fn a_month_s_budget_has_its_end_before_anything_is_spent() {
     let (_setting, api) = both().await;
     for (per, has_end) in [("month", true), ("day", true), ("30d", false), ("total", false)] {
-        let budget = json!({"scope": "team:a", "per": per, "usd": "10"});
+        let budget = json!({"scope": "all", "per": per, "usd": "10"});
         let (status, set) = api.ask("PUT", "/admin/v1/budgets", Some(budget)).await;
         assert_eq!(status, 200, "{set}");
         assert_eq!(set["data"][0]["resets_at"].is_string(), has_end, "{per}: {set}");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use weir_store::budget::{Budget, BudgetId};
 use weir_store::ledger::{
     Attribution, Caller, Column, DAY_MS, FAILED, Filter, Flags, Intent, KeyNames, MAX_FIGURE,
     MAX_ROWS_A_TENANT_DAY, MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, SeriesQuery,
@@ -293,6 +294,10 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
         };
         told.map(named).collect::<BTreeMap<_, _>>()
     };
+    // A model with a budget keeps its row, however late it comes.
+    let id = BudgetId::parse("model:budgeted/usd/month").expect("a budget");
+    let budget = Budget { id, limit: 1, warn_permille: None };
+    store.set_budget(budget, NOW).await.expect("it can be set");
     // Rejected credentials belong to no caller.
     for number in 0..30 {
         let caller = Caller { tenant: Tenant([number as u8 + 50; 16]), key: None };
@@ -310,6 +315,8 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
     }
     assert_eq!(total(&store).await.requests, 30 + models);
     for number in 0..5 {
+        let model = "budgeted".to_owned();
+        assert!(settle(&store, Intent { model, ..intent(7000 + number) }, complete()).await);
         let model = format!("made-up-{number}");
         assert!(settle(&store, Intent { model, ..intent(5000 + number) }, failed()).await);
         let model = format!("model-{number}");
@@ -319,6 +326,7 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
     assert_eq!(told[&nobody], 30);
     assert_eq!(told[&(ALICE.0, FAILED.to_owned())], 5);
     assert_eq!(told[&(ALICE.0, OTHER.to_owned())], 10);
+    assert_eq!(told[&(ALICE.0, "budgeted".to_owned())], 5);
     let named = told.iter().filter(|((_, model), _)| model.starts_with("model-"));
     assert_eq!(named.clone().count() as u64, MAX_ROWS_A_TENANT_DAY);
     assert_eq!(named.map(|(_, requests)| requests).sum::<u64>(), MAX_ROWS_A_TENANT_DAY + 5);

@@ -53,7 +53,7 @@ impl Scope {
         let Some(kind) = kind else {
             return Err(format!(
                 "{word:?} is not a scope; write all, organisation:NAME, team:NAME, user:NAME, \
-                 key:ID or model:NAME, or * instead of a name for one budget each"
+                 key:NAME or model:NAME, or * instead of a name for one budget each"
             ));
         };
         let is_named = !name.is_empty();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::{DAY_MS, Flags};
 use crate::Tenant;
+use crate::budget::ScopeKind;
 use crate::wal::record::{IntentRecord, SettlementRecord};
 
 /// Model name for requests that no upstream accepted: callers may have invented theirs.
@@ -106,6 +107,12 @@ impl UsageKey<'_> {
     /// Returns whether the caller has no virtual key.
     pub(crate) fn is_open(&self) -> bool {
         self.key.is_empty()
+    }
+
+    /// Beginning of the names of budgets for its model. Rows of such a model stay apart: otherwise models that
+    /// callers invent would make what is spent of the budget unknown.
+    pub(crate) fn budgets_of_model(&self) -> String {
+        format!("{}:{}/", ScopeKind::Model.word(), self.model)
     }
 
     /// Replaces a new row by the remainder row if its tenant has too many rows on that day.

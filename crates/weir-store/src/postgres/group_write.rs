@@ -53,6 +53,7 @@ static KNOWN: LazyLock<String> = LazyLock::new(|| {
 const ROWS_OF_TENANT: &str = "SELECT count(*) FROM
     (SELECT 1 FROM weir_usage_day WHERE day = $1 AND tenant = $2 LIMIT $3) AS few";
 const ROWS_OF_DAY: &str = "SELECT count(*) FROM weir_usage_day WHERE day = $1";
+const BUDGETS_OF_MODEL: &str = "SELECT count(*) FROM weir_budget WHERE starts_with(id, $1)";
 static ADD: LazyLock<String> = LazyLock::new(|| add(1));
 static LEARN: LazyLock<String> = LazyLock::new(|| learn(1));
 /// Settles a group of new requests if all rows of daily usage exist. If a request is not new, it
@@ -341,8 +342,13 @@ async fn bound<'a>(
                 }
             };
             of_tenants.insert(of, rows_of_tenant + 1);
-            key.bound_by_tenant(rows_of_tenant);
-            if key.is_open() {
+            let is_full = rows_of_tenant >= MAX_ROWS_A_TENANT_DAY;
+            let has_budget = is_full
+                && count(connection, BUDGETS_OF_MODEL, &[&key.budgets_of_model()]).await? > 0;
+            if !has_budget {
+                key.bound_by_tenant(rows_of_tenant);
+            }
+            if key.is_open() && !has_budget {
                 let rows_of_day = match *rows {
                     Some((day, rows)) if day == key.day => rows,
                     _ => count(connection, ROWS_OF_DAY, &[&key.day]).await?,

@@ -163,6 +163,16 @@ fn bound(
         .query_row(params![key.day, key.tenant, MAX_ROWS_A_TENANT_DAY as i64], |row| {
             row.get(0).map(from_stored)
         })?;
+    if of_tenant >= MAX_ROWS_A_TENANT_DAY {
+        let has_budget: bool = connection
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM budget WHERE substr(id, 1, length(?1)) = ?1)",
+            )?
+            .query_row([key.budgets_of_model()], |row| row.get(0))?;
+        if has_budget {
+            return Ok(());
+        }
+    }
     key.bound_by_tenant(of_tenant);
     if key.is_open() {
         key.bound_by_day(day_rows.with_one_more(connection, key.day)?);

@@ -4,6 +4,7 @@
 
 mod alerts;
 mod report;
+pub mod scope;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -100,6 +101,7 @@ pub fn spending(settlement: &Settlement) -> Spending {
 }
 
 /// Estimated cost of a request, as far as known before it is sent.
+#[derive(Clone, Copy)]
 pub struct Desired<'a> {
     pub model: &'a str,
     /// Name of its upstream, if not the default.

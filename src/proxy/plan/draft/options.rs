@@ -138,6 +138,18 @@ pub(super) fn operator_tokens(
     by_name.chain(route.max_input_tokens()).min()
 }
 
+/// Whether nobody set the limit of the model, known as `name`, and the upstream has not refused the request.
+pub(super) fn provider_decides(
+    config: &Config,
+    job: &Job,
+    limits: &Limits,
+    name: Option<&str>,
+) -> bool {
+    limits.operator_tokens.or(limits.header_tokens).is_none()
+        && name.is_none_or(|name| !config.models.is_own(name))
+        && job.options.learned.is_none()
+}
+
 /// Highest output limit to send: what the budgets have room for, and the most of a model that the caller
 /// did not name. A limit chosen for another model is refused by a model that writes less.
 pub(super) fn most_output_tokens(
