@@ -168,20 +168,9 @@ impl Catalogue {
         if let Some((name, Some(_))) = self.priced(&candidates) {
             return name.to_owned();
         }
-        let found = self.find(model);
-        let is_same = |name: &&str| names::is_same_price(&candidates[0], name);
-        let is_model = found.known == Known::Exact || self.is_dated(&candidates);
-        let name = found.name.filter(|_| is_model).filter(is_same);
-        name.unwrap_or(&candidates[0]).to_owned()
-    }
-
-    /// Whether one of these names is a known one but for a date or a tag.
-    fn is_dated(&self, candidates: &[Cow<'_, str>]) -> bool {
-        let names = candidates.iter().filter(|name| name.len() <= names::MAX_NAME_BYTES);
-        let first = names
-            .flat_map(|name| names::beginnings(name))
-            .find(|(beginning, _)| self.entry(beginning).is_some());
-        first.is_some_and(|(_, rest)| names::is_same_model(rest))
+        let exact = candidates.iter().find_map(|name| self.entry(name)).map(|(name, _)| name);
+        let exact = exact.filter(|name| names::is_same_price(&candidates[0], name));
+        exact.unwrap_or(&candidates[0]).to_owned()
     }
 
     /// Returns the price of the first of these names that has one, and the name that it is listed under.

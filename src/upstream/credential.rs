@@ -70,6 +70,19 @@ impl ProviderKey {
         }
     }
 
+    /// Removes keys of Anthropic, which mean nothing to another provider.
+    pub fn take_out_anthropic(headers: &mut HeaderMap) {
+        let is_anthropics = |value: &HeaderValue| {
+            let key = value.as_bytes().trim_ascii_start();
+            let key = key.split(|byte| *byte == b' ').next_back().unwrap_or_default();
+            key.starts_with(b"sk-ant-")
+        };
+        headers.remove(X_API_KEY);
+        if headers.get_all(AUTHORIZATION).iter().any(is_anthropics) {
+            headers.remove(AUTHORIZATION);
+        }
+    }
+
     /// Removes everything that identifies a caller, without a replacement.
     pub fn take_out(headers: &mut HeaderMap) {
         for name in [AUTHORIZATION, API_KEY, X_API_KEY, ORGANIZATION, PROJECT, COOKIE] {
@@ -115,6 +128,15 @@ mod tests {
             assert_eq!(headers[header], value, "{url}");
             assert!(headers[header].is_sensitive());
         }
+        let headers = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.append(name, HeaderValue::from_static(value));
+            ProviderKey::take_out_anthropic(&mut headers);
+            headers.len()
+        };
+        assert_eq!(headers("x-api-key", "sk-ant-a"), 0);
+        assert_eq!(headers("authorization", "Bearer sk-ant-a"), 0);
+        assert_eq!(headers("authorization", "Bearer sk-proj-a"), 1);
         let base = Base::parse("https://api.openai.com/v1").expect("a base");
         assert!(ProviderKey::new(&Secret::new("a\nb"), &base).is_none());
     }

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::cli::Serving;
+use crate::keys::setting::post;
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{self, Weir, ask, bare, body_of, chat};
 
@@ -102,4 +103,23 @@ async fn the_log_tells_the_right_base_url() {
         "the upstream answers 404 to /chat/completions: its API is under {base}/v1. Set upstream.url \
          (--upstream, OPENAI_BASE_URL) to {base}/v1"
     ));
+}
+
+/// OpenAI does not speak Anthropic's protocol: nothing is sent there, and the answer says what serves both.
+#[tokio::test]
+async fn messages_do_not_go_to_openai() {
+    let weir = harness::start("", |config| {
+        config.upstream.url = "https://api.openai.com/v1".to_owned();
+    })
+    .await;
+    let headers = "x-api-key: sk-ant-callers\r\n";
+    let body =
+        json!({"model": "gpt-4o", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]});
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        let answer = ask(weir.address, post(path, headers, body.to_string())).await;
+        assert_eq!(answer.status(), 404, "{path}");
+        let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let said = body["error"]["message"].as_str().expect("a text");
+        assert!(said.contains("upstreams.anthropic = { url"), "{path}: {said}");
+    }
 }

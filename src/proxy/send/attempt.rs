@@ -69,6 +69,7 @@ impl ChatRequest {
                 (upstream, target, job)
             }
         };
+        upstream.check_protocol(&target)?;
         job.path_model.clone_from(&target.path_model);
         Ok((upstream, target, job))
     }

@@ -196,6 +196,7 @@ impl Attempt {
         let upstream = Arc::clone(settings.upstreams.find(&route.knowledge.name));
         let sent = route.sent(model);
         let target = settings.target(&request.target, &upstream, &request.model, sent)?;
+        upstream.check_protocol(&target)?;
         let renamed =
             ModelOverride::of(&target, request.is_by_body.then_some(sent), request.has_own_models);
         let renamed = match (&request.body, &request.field, renamed) {

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 use crate::config::{self, CompactsBy, Config, DEFAULT_UPSTREAM, Learning};
-use crate::proxy::error::{ProxyError, SetupError};
+use crate::proxy::error::{ErrorKind, ProxyError, SetupError};
 use crate::proxy::events::{Event, Events};
 use crate::proxy::headers::{self, Via};
 use crate::proxy::upstreams::base_url::BaseUrl;
@@ -28,7 +28,7 @@ use crate::proxy::upstreams::routes::UpstreamKnowledge;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::breaker::{Breaker, Change, Health};
 use crate::upstream::retry::{RetryLimits, Tried};
-use crate::upstream::{Client, Endpoint, ProviderKey, SendError};
+use crate::upstream::{Client, Endpoint, ProviderKey, Route, SendError, Target};
 use weir_engine::compact::LearnedLimits;
 use weir_store::Store;
 
@@ -37,7 +37,8 @@ const MOST_FAILURES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(10);
 /// Domains of providers that compact conversations themselves, by their guides to compaction and to
 /// context editing.
-const COMPACTING: [&str; 2] = ["api.openai.com", "api.anthropic.com"];
+const COMPACTING: [&str; 2] = [OPENAI, "api.anthropic.com"];
+const OPENAI: &str = "api.openai.com";
 
 /// Upstream, with everything known of it.
 pub struct Upstream {
@@ -214,6 +215,30 @@ impl Upstream {
         })
     }
 
+    /// Refuses a request of Anthropic's protocol that OpenAI would refuse anyway, before the caller's key goes
+    /// there.
+    pub fn check_protocol(&self, target: &Target) -> Result<(), ProxyError> {
+        let is_counted = target.path().ends_with("/messages/count_tokens");
+        let is_messages = is_counted || *target.endpoint() == Endpoint::Route(Route::Messages);
+        if !is_messages || !self.is_openai() {
+            return Ok(());
+        }
+        Err(ProxyError::new(
+            ErrorKind::NotFound,
+            format!(
+                "The upstream {} has no Messages API, so nothing was sent there. To serve Messages \
+                 (Claude Code) and Responses (codex) with one weir, add to its configuration: \
+                 upstreams.anthropic = {{ url = \"https://api.anthropic.com/v1\" }} and [[routes]] with \
+                 models = [\"claude*\"], upstream = \"anthropic\".",
+                self.client.base().host(),
+            ),
+        ))
+    }
+
+    fn is_openai(&self) -> bool {
+        self.client.base().host().eq_ignore_ascii_case(OPENAI)
+    }
+
     /// Prepares a caller's headers for this upstream.
     pub fn outbound(&self, callers: HeaderMap, via: &Via, endpoint: &Endpoint) -> HeaderMap {
         let mut headers = headers::outbound(callers, via);
@@ -226,6 +251,7 @@ impl Upstream {
         match &self.provider_key {
             Some(provider_key) => provider_key.put_into(headers, endpoint),
             None if !self.gets_callers_key => ProviderKey::take_out(headers),
+            None if self.is_openai() => ProviderKey::take_out_anthropic(headers),
             None => {}
         }
         for (name, value) in &self.headers {
