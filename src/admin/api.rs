@@ -1,7 +1,5 @@
 //! Routes of the admin API: parses requests on keys and budgets and renders the results.
 
-use std::sync::Arc;
-
 use http::{Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,8 +7,8 @@ use serde_json::Value;
 use super::{METRICS, Refusal, Shared, organization};
 use crate::proxy::hold::budgets::scope::resolve;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
-use weir_store::budgets::{Applied, BudgetError};
-use weir_store::counters::{BudgetStatus, Counters};
+use weir_store::budgets::BudgetError;
+use weir_store::counters::{Counters, Listed};
 use weir_store::keys::{KeyChange, KeyError, MAX_PAGE, NewKey};
 use weir_store::{StoreError, now_ms};
 
@@ -177,12 +175,8 @@ impl Shared {
     /// Reports the state of budgets from the store.
     async fn statuses(&self, budgets: Vec<Budget>) -> Answer {
         let counters = Counters::in_memory(self.store.clone(), self.time_zone.clone());
-        let applied = budgets.into_iter().map(|budget| {
-            let scope = budget.id.scope.clone();
-            Applied { budget: Arc::new(budget), scope }
-        });
-        let statuses = counters.statuses(applied.collect(), now_ms()).await?;
-        let data: Vec<Value> = statuses.iter().map(BudgetStatus::json).collect();
+        let listed = counters.listed(&self.store, budgets, now_ms()).await?;
+        let data: Vec<Value> = listed.iter().map(Listed::json).collect();
         done(&serde_json::json!({"object": "list", "data": data}))
     }
 

@@ -1,8 +1,6 @@
 //! `weir budgets`: sets, lists and removes budgets in the store, whether or not a weir serves from
 //! it. `proxy::hold::budgets` applies them to requests.
 
-use std::sync::Arc;
-
 use clap::{Args, Subcommand};
 
 use super::colours::Colours;
@@ -12,8 +10,7 @@ use super::store_path::{self, StoreArgs};
 use crate::config::Config;
 use crate::proxy::hold::budgets::scope::resolve;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
-use weir_store::budgets::Applied;
-use weir_store::counters::{BudgetStatus, Counters};
+use weir_store::counters::{BudgetStatus, Counters, Listed};
 use weir_store::{Store, now_ms};
 
 const EXAMPLES: &str = "\
@@ -148,28 +145,24 @@ async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), S
             return print(&format!("removed {budget}\n"));
         }
     };
-    let statuses = statuses(config, store, shown).await?;
+    let listed = listed(config, store, shown).await?;
     if args.json {
-        let rows: Vec<_> = statuses.iter().map(BudgetStatus::json).collect();
+        let rows: Vec<_> = listed.iter().map(Listed::json).collect();
         return print(&(serde_json::Value::from(rows).to_string() + "\n"));
     }
-    print(&table(&statuses))
+    print(&table(listed))
 }
 
 /// Computes the state of budgets from the store. Only the weirs that serve know their requests in
 /// flight.
-async fn statuses(
+async fn listed(
     config: &Config,
     store: &Store,
     budgets: Vec<Budget>,
-) -> Result<Vec<BudgetStatus>, String> {
+) -> Result<Vec<Listed>, String> {
     let counters = Counters::in_memory(store.clone(), config.budgets.time_zone.clone());
-    let applied = budgets.into_iter().map(|budget| {
-        let scope = budget.id.scope.clone();
-        Applied { budget: Arc::new(budget), scope }
-    });
-    let statuses = counters.statuses(applied.collect(), now_ms()).await;
-    statuses.map_err(|error| format!("the journal cannot be read: {error}"))
+    let listed = counters.listed(store, budgets, now_ms()).await;
+    listed.map_err(|error| format!("the journal cannot be read: {error}"))
 }
 
 /// Describes when all or part of a budget becomes available again.
@@ -185,7 +178,8 @@ fn resets(status: &BudgetStatus) -> String {
     }
 }
 
-fn table(statuses: &[BudgetStatus]) -> String {
+fn table(listed: Vec<Listed>) -> String {
+    let statuses: Vec<BudgetStatus> = listed.into_iter().flat_map(Listed::all).collect();
     if statuses.is_empty() {
         return "there are no budgets; `weir budgets set --help` explains how to set one\n"
             .to_owned();
@@ -198,7 +192,9 @@ fn table(statuses: &[BudgetStatus]) -> String {
             false => (shown(one.count.spent), shown(one.left())),
         };
         let resets = resets(one);
-        [one.budget.id.to_string(), shown(one.budget.limit), spent, left, resets]
+        let is_member = one.scope != one.budget.id.scope;
+        let name = if is_member { format!("  {}", one.scope) } else { one.name() };
+        [name, shown(one.budget.limit), spent, left, resets]
     });
     let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();

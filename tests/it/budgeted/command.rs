@@ -1,7 +1,9 @@
 //! `weir budgets` and the admin API's budgets.
 
+use jiff::tz::TimeZone;
 use serde_json::{Value, json};
-use weir_store::Store;
+use weir_store::counters::{Counters, Listed};
+use weir_store::{Store, now_ms};
 
 use super::setting::Budgeted;
 use crate::cli::weir;
@@ -166,4 +168,42 @@ async fn a_caller_sees_its_own_budgets_alone() {
     let scopes: Vec<Value> =
         budgeted.statuses().await.iter().map(|one| one["scope"].clone()).collect();
     assert_eq!(scopes, [json!("team:research"), json!(format!("key:{}", budgeted.key.id))]);
+}
+
+/// A budget for each shows the state of each, the nearest to its limit first; a member can be raised.
+#[tokio::test]
+async fn members_of_a_budget_are_listed_by_nearness() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    let other = budgeted.weir.key("research", r#"{"user":"ben"}"#).await;
+    budgeted.set("user:*/tokens/month", "10000").await;
+    for _ in 0..3 {
+        assert_eq!(budgeted.chat(5, json!({})).await.status(), 200);
+    }
+    let asked = super::setting::chat(&other.header(), 300, json!({}));
+    assert_eq!(budgeted.weir.ask(asked).await.status(), 200);
+    let members = async || -> Vec<(String, u64)> {
+        let (_, budgets) = budgeted.weir.store.budgets().await.expect("they are read");
+        let counters = Counters::in_memory(budgeted.weir.store.clone(), TimeZone::UTC);
+        let listed = counters.listed(&budgeted.weir.store, budgets, now_ms()).await.expect("read");
+        let each = listed.iter().map(Listed::json).find(|row| row["members"].is_array());
+        let members = each.expect("one")["members"].as_array().expect("a list").clone();
+        let member = |row: &Value| {
+            (
+                row["scope"].as_str().expect("text").to_owned(),
+                row["spent"].as_u64().expect("tokens"),
+            )
+        };
+        members.iter().map(member).collect()
+    };
+    let listed = members().await;
+    let names: Vec<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["user:ben", "user:ada"], "{listed:?}");
+    assert!(listed[0].1 > 300 && listed[1].1 > 0);
+    budgeted.set("user:*/tokens/month", "200").await;
+    let ask = || budgeted.weir.ask(super::setting::chat(&other.header(), 5, json!({})));
+    assert_eq!(ask().await.status(), 429);
+    budgeted.set("user:ben/tokens/month", "20000").await;
+    assert_eq!(ask().await.status(), 200, "its own budget is higher");
+    let names: Vec<String> = members().await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["user:ada"]);
 }

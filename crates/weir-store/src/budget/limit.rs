@@ -121,6 +121,16 @@ impl Budget {
         u64::try_from((u128::from(self.limit) * permille).div_ceil(1000)).ok()
     }
 
+    /// Whether a budget for each member does not apply to the one that `other` is for: that has its own amount
+    /// of the same measure and window.
+    pub fn gives_way_to(&self, other: &Self) -> bool {
+        let (id, other) = (&self.id, &other.id);
+        id.scope.is_each()
+            && !other.scope.is_each()
+            && (id.scope.kind, id.measure, id.window)
+                == (other.scope.kind, other.measure, other.window)
+    }
+
     /// Returns the concrete scope for `name`: `team:a` for a budget of `team:*`.
     pub fn scope_of(&self, name: &str) -> Scope {
         let kind = self.id.scope.kind;

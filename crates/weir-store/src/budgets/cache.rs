@@ -57,7 +57,10 @@ impl Snapshot {
             // A member whose name is `EACH` itself matches once.
             let has_each = !name.is_empty() && name != EACH;
             let each = by_name.get(EACH).filter(|_| has_each);
-            for budget in by_name.get(name).into_iter().chain(each).flatten() {
+            let own = by_name.get(name).map_or(&[][..], Vec::as_slice);
+            let is_raised = |each: &&Arc<Budget>| own.iter().any(|own| each.gives_way_to(own));
+            let each = each.into_iter().flatten().filter(|each| !is_raised(each));
+            for budget in own.iter().chain(each) {
                 applied.push(Applied { scope: budget.scope_of(name), budget: Arc::clone(budget) });
             }
         }
@@ -96,16 +99,6 @@ impl BudgetCache {
         Ok(snapshot.of(scopes))
     }
 
-    /// Returns all budgets in the order of their ids, each with its own scope.
-    pub async fn all(&self) -> Result<Vec<Applied>, StoreError> {
-        let (_, budgets) = self.store.budgets().await?;
-        let applied = budgets.into_iter().map(|budget| {
-            let scope = budget.id.scope.clone();
-            Applied { budget: Arc::new(budget), scope }
-        });
-        Ok(applied.collect())
-    }
-
     /// Returns the cached budgets, if nothing has changed since.
     fn current(&self) -> Option<Arc<Snapshot>> {
         let snapshot = self.cached.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -117,6 +110,25 @@ impl BudgetCache {
 mod tests {
     use super::*;
     use crate::budget::BudgetId;
+
+    #[tokio::test]
+    async fn a_member_s_own_budget_stands_in_for_that_of_each() {
+        let store = Store::in_memory().expect("a store");
+        for id in ["user:*/usd/day", "user:*/usd/month", "user:ada/usd/day"] {
+            let id = BudgetId::parse(id).expect("a budget");
+            store.set_budget(Budget { id, limit: 1, warn_permille: None }, 0).await.expect("set");
+        }
+        let cache = BudgetCache::new(store);
+        for (user, expected) in [
+            ("ada", "user:ada/usd/day user:*/usd/month"),
+            ("ben", "user:*/usd/day user:*/usd/month"),
+        ] {
+            let scopes = Scopes { user: Some(user), ..Scopes::default() };
+            let applied = cache.of(&scopes, None).await.expect("they are read");
+            let ids: Vec<String> = applied.iter().map(|one| one.budget.id.to_string()).collect();
+            assert_eq!(ids.join(" "), expected);
+        }
+    }
 
     #[tokio::test]
     async fn a_budget_for_a_model_named_as_each_counts_once() {

@@ -166,6 +166,10 @@ impl Memory {
         Self { store, zone, leader, state, loading }
     }
 
+    pub(super) fn zone(&self) -> &TimeZone {
+        &self.zone
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A change under the lock is complete before any step that could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -6,6 +6,7 @@
 //! `Reservation::patience`.
 
 pub(super) mod leader_lock;
+mod members;
 mod memory;
 mod redis;
 
@@ -25,6 +26,7 @@ use crate::budget::{Ask, Budget, Measure, NanoUsd, Scope, Scopes};
 use memory::Memory;
 use redis::RedisCounters;
 
+pub use members::{Listed, MAX_MEMBERS};
 pub use redis::Options as RedisOptions;
 
 /// Maximum number of waiting requests, over all budgets.
@@ -293,6 +295,14 @@ impl Counters {
             Place::Memory(memory) => memory.follow().await,
             // Its background task does.
             Place::Redis(_) => Ok(()),
+        }
+    }
+
+    /// Time zone of calendar windows.
+    fn zone(&self) -> &TimeZone {
+        match &self.place {
+            Place::Memory(memory) => memory.zone(),
+            Place::Redis(redis) => redis.zone(),
         }
     }
 

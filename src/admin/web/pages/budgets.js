@@ -1,7 +1,7 @@
 // Budgets: their state, burn-down and projected end; set and remove.
 
 import { chart, slots } from "../chart.js";
-import { confirmed, empty, field, h, heading, notice, put } from "../dom.js";
+import { confirmed, empty, field, h, heading, notice, put, table } from "../dom.js";
 import { compact, count, duration, moment, share, shortUsd, usd, utc } from "../format.js";
 import { usagePath } from "../range.js";
 
@@ -114,7 +114,8 @@ function card(api, budget, now, remove) {
     const kind = budget.scope.split(":")[0];
     return h("section", { class: "panel" }, head,
       h("p", { class: "muted" }, `Each ${kind} has this budget of its own. `,
-        h("a", { href: `#/usage?by=${kind}` }, `Usage by ${kind}`)));
+        h("a", { href: `#/usage?by=${kind}` }, `Usage by ${kind}`)),
+      members(budget, format));
   }
   const used = Number(budget.spent) / Number(budget.limit);
   const held = Number(budget.held) / Number(budget.limit);
@@ -133,6 +134,17 @@ function card(api, budget, now, remove) {
         Number(budget.held) > 0 && `, ${format(budget.held)} held by open requests`, `, ${format(budget.left)} left`),
       h("span", { class: "muted" }, resets(budget))),
     h("p", {}, forecast(budget, now)), place);
+}
+
+/** Lists the members of a budget for each, the nearest to its limit first. */
+function members(budget, format) {
+  if (!budget.members?.length) return null;
+  const figure = (name, of) => ({ name, of, kind: "number" });
+  return table(`Members of ${budget.budget}`, [
+    { name: "Name", of: (one) => one.scope.slice(one.scope.indexOf(":") + 1) },
+    figure("Spent", (one) => format(one.spent)), figure("Held", (one) => format(one.held)),
+    figure("Left", (one) => format(one.left)), figure("Share", (one) => share(Number(one.spent) / Number(one.limit), 1)),
+  ], budget.members);
 }
 
 function resets(budget) {

@@ -22,7 +22,7 @@ use weir_store::budget::outputs::Outputs;
 use weir_store::budget::{Ask, Measure, OutputBound, Price, ServiceTier};
 use weir_store::budgets::BudgetCache;
 use weir_store::counters::{
-    BudgetStatus, Counters, Held, NoRoom, Owner, RedisOptions, Reservation, Spending,
+    BudgetStatus, Counters, Held, Listed, NoRoom, Owner, RedisOptions, Reservation, Spending,
 };
 use weir_store::ledger::{self, Flags, Intent, RequestId, Settlement};
 use weir_store::redis::Redis;
@@ -46,6 +46,7 @@ pub struct Budgets {
     config: Arc<Config>,
     budget_cache: BudgetCache,
     counters: Counters,
+    store: Store,
     /// Usual output of a model, by tenant: one tenant's answers do not change the amount held for
     /// another's.
     outputs: Cache<(Tenant, String), Arc<Mutex<Outputs>>>,
@@ -163,7 +164,8 @@ impl Budgets {
             None => Counters::in_memory(store.clone(), zone),
         };
         Self {
-            budget_cache: BudgetCache::new(store),
+            budget_cache: BudgetCache::new(store.clone()),
+            store,
             counters,
             outputs: Cache::new(MAX_OUTPUTS),
             alerts: Alerts::new(events),
@@ -340,15 +342,19 @@ impl Budgets {
         self.counters.statuses(applied, now_ms()).await
     }
 
-    /// Returns the state of the first `most` budgets, and the number of others.
+    /// Returns the state of the first `most` budgets and members of budgets, and the number of others.
     pub async fn all_statuses(
         &self,
         most: usize,
     ) -> Result<(Vec<BudgetStatus>, usize), StoreError> {
-        let mut applied = self.budget_cache.all().await?;
-        let omitted = applied.len().saturating_sub(most);
-        applied.truncate(most);
-        Ok((self.counters.statuses(applied, now_ms()).await?, omitted))
+        let (_, mut budgets) = self.store.budgets().await?;
+        let mut omitted = budgets.len().saturating_sub(most);
+        budgets.truncate(most);
+        let listed = self.counters.listed(&self.store, budgets, now_ms()).await?;
+        let mut statuses: Vec<BudgetStatus> = listed.into_iter().flat_map(Listed::all).collect();
+        omitted += statuses.len().saturating_sub(most);
+        statuses.truncate(most);
+        Ok((statuses, omitted))
     }
 
     /// Refuses a request if the state of its budgets is unknown and the configuration requires it.

@@ -127,6 +127,10 @@ impl fmt::Debug for RedisCounters {
 
 impl RedisCounters {
     /// Creates the counters. Requires a runtime, which renews the leases.
+    pub(super) fn zone(&self) -> &TimeZone {
+        &self.zone
+    }
+
     pub(super) fn new(redis: Redis, store: Store, zone: TimeZone, options: Options) -> Arc<Self> {
         let wakeup = Arc::new(Notify::new());
         let counts = Arc::new(Self {
