@@ -14,6 +14,16 @@ pub struct Event<'a> {
     pub id: &'a [u8],
 }
 
+/// Part of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    Event(Event<'a>),
+    /// Next bytes of the data of an event that is too large to be held.
+    Large(&'a [u8]),
+    /// The end of that event.
+    LargeEnd,
+}
+
 /// Splits a stream into events. Time is linear in the bytes fed.
 #[derive(Debug)]
 pub struct Splitter {
@@ -31,6 +41,8 @@ pub struct Splitter {
     /// Whether the last byte was a carriage return, so that a line feed now ends no line.
     after_return: bool,
     skip: Skip,
+    /// Whether the line that is skipped belongs to the data, which was one line so far.
+    is_data: bool,
     skipped_events: u64,
 }
 
@@ -59,12 +71,23 @@ impl Splitter {
             at_start: true,
             after_return: false,
             skip: Skip::No,
+            is_data: false,
             skipped_events: 0,
         }
     }
 
     /// Takes the next bytes of the stream and passes on each event that they complete.
     pub fn feed(&mut self, bytes: &[u8], mut on_event: impl FnMut(Event<'_>)) {
+        self.feed_parts(bytes, |part| {
+            if let Part::Event(event) = part {
+                on_event(event);
+            }
+        });
+    }
+
+    /// Like [`Self::feed`], and passes on the data of events that are too large in pieces, as far as it is
+    /// in one line.
+    pub fn feed_parts(&mut self, bytes: &[u8], mut on_part: impl FnMut(Part<'_>)) {
         let mut rest = bytes;
         while let Some((&first, after)) = rest.split_first() {
             if self.after_return {
@@ -75,26 +98,35 @@ impl Splitter {
                 }
             }
             let end = line_end(rest);
-            self.extend_line(&rest[..end.unwrap_or(rest.len())]);
+            self.extend_line(&rest[..end.unwrap_or(rest.len())], &mut on_part);
             let Some(end) = end else { return };
             self.after_return = rest[end] == b'\r';
-            self.end_line(&mut on_event);
+            self.end_line(&mut on_part);
             rest = &rest[end + 1..];
         }
     }
 
     /// Ends the stream. An event without its closing blank line still counts, since providers omit
     /// it.
-    pub fn finish(mut self, mut on_event: impl FnMut(Event<'_>)) -> u64 {
+    pub fn finish(self, mut on_event: impl FnMut(Event<'_>)) -> u64 {
+        self.finish_parts(|part| {
+            if let Part::Event(event) = part {
+                on_event(event);
+            }
+        })
+    }
+
+    /// Like [`Self::finish`], for [`Self::feed_parts`].
+    pub fn finish_parts(mut self, mut on_part: impl FnMut(Part<'_>)) -> u64 {
         let line_begun = match self.skip {
             Skip::No => self.held.len() > self.line_start,
             Skip::LineEmpty => false,
             Skip::LineBegun => true,
         };
         if line_begun {
-            self.end_line(&mut on_event);
+            self.end_line(&mut on_part);
         }
-        self.end_event(&mut on_event);
+        self.end_event(&mut on_part);
         self.skipped_events
     }
 
@@ -108,16 +140,21 @@ impl Splitter {
         self.held.capacity() + self.name.capacity() + self.id.capacity()
     }
 
-    fn extend_line(&mut self, bytes: &[u8]) {
+    fn extend_line(&mut self, bytes: &[u8], on_part: &mut impl FnMut(Part<'_>)) {
         if bytes.is_empty() {
             return;
         }
         if self.skip != Skip::No {
+            self.is_data &= self.skip == Skip::LineBegun;
+            if self.is_data {
+                on_part(Part::Large(bytes));
+            }
             self.skip = Skip::LineBegun;
             return;
         }
         let needed = self.held.len().saturating_add(bytes.len());
         if needed > self.max_event_bytes {
+            self.begin_large(bytes, on_part);
             self.clear();
             self.skip = Skip::LineBegun;
             return;
@@ -130,17 +167,29 @@ impl Splitter {
         self.held.extend_from_slice(bytes);
     }
 
-    fn end_line(&mut self, on_event: &mut impl FnMut(Event<'_>)) {
+    /// Passes on the data of an event that becomes too large with these bytes.
+    fn begin_large(&mut self, bytes: &[u8], on_part: &mut impl FnMut(Part<'_>)) {
+        let is_first = self.line_start == 0;
+        let line = [&self.held, bytes].concat();
+        let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&line);
+        let data = line.strip_prefix(b"data:").filter(|_| is_first);
+        self.is_data = data.is_some();
+        if let Some(data) = data {
+            on_part(Part::Large(data));
+        }
+    }
+
+    fn end_line(&mut self, on_part: &mut impl FnMut(Part<'_>)) {
         let at_start = std::mem::take(&mut self.at_start);
         match self.skip {
             Skip::LineBegun => self.skip = Skip::LineEmpty,
-            Skip::LineEmpty => self.end_event(on_event),
+            Skip::LineEmpty => self.end_event(on_part),
             Skip::No => {
                 if at_start && self.held.starts_with(b"\xEF\xBB\xBF") {
                     self.held.drain(..3);
                 }
                 if self.held.len() == self.line_start {
-                    self.end_event(on_event);
+                    self.end_event(on_part);
                 } else {
                     self.read_line();
                 }
@@ -174,16 +223,17 @@ impl Splitter {
         self.held.truncate(self.line_start);
     }
 
-    fn end_event(&mut self, on_event: &mut impl FnMut(Event<'_>)) {
+    fn end_event(&mut self, on_part: &mut impl FnMut(Part<'_>)) {
         if self.skip != Skip::No {
             self.skipped_events += 1;
+            on_part(Part::LargeEnd);
         } else if self.has_data {
             let data = &self.held[..self.line_start];
-            on_event(Event {
+            on_part(Part::Event(Event {
                 name: &self.name,
                 data: data.strip_suffix(b"\n").unwrap_or(data),
                 id: &self.id,
-            });
+            }));
         }
         self.skip = Skip::No;
         self.clear();
@@ -278,6 +328,26 @@ mod tests {
         check("data: a\n\n\n\n", &[("", "a", "")]);
         check("", &[]);
         check("event: e", &[]);
+    }
+
+    #[test]
+    fn the_data_of_an_event_past_the_limit_is_passed_on_in_pieces() {
+        let data = "x".repeat(50);
+        let stream = format!("event: e\ndata: {data}\nid: 1\n\ndata: b\n\ndata:{data}");
+        for size in [1, 7, 1000] {
+            let mut parts = String::new();
+            let mut on_part = |part: Part<'_>| match part {
+                Part::Event(event) => {
+                    parts += &format!("[{}]", String::from_utf8_lossy(event.data))
+                }
+                Part::Large(piece) => parts += &String::from_utf8_lossy(piece),
+                Part::LargeEnd => parts += ".",
+            };
+            let mut splitter = Splitter::new(20);
+            stream.as_bytes().chunks(size).for_each(|part| splitter.feed_parts(part, &mut on_part));
+            assert_eq!(splitter.finish_parts(&mut on_part), 2);
+            assert_eq!(parts, format!(" {data}.[b]{data}."), "{size}");
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Answer<'n, 'de> {
     pub(super) reason: Option<&'de RawValue>,
     /// Bytes of text in the deltas, or in the messages, of all choices.
     pub(super) said_bytes: u64,
+    /// Whether there is something else in place of the choices.
+    pub(super) lacks_choices: bool,
     /// Whether this is an object inside the answer, whose own parts are not searched.
     is_inner: bool,
 }
@@ -43,6 +45,7 @@ impl<'n> Answer<'n, '_> {
             apart: Vec::new(),
             reason: None,
             said_bytes: 0,
+            lacks_choices: false,
             is_inner: false,
         }
     }
@@ -68,7 +71,7 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
             }
             "choices" if !self.is_inner => {
                 let mut choices = Choices::default();
-                map.next_value_seed(Each(&mut choices))?;
+                self.lacks_choices = !map.next_value_seed(Each(&mut choices))?;
                 self.said_bytes += choices.said_bytes;
                 self.reason = choices.reason.or(self.reason);
             }

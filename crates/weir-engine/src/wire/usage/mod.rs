@@ -3,24 +3,28 @@
 
 mod answer;
 mod figures;
+mod opening;
 mod reader;
+mod skim;
 
 use serde_json::value::RawValue;
 
 use super::json;
-use super::sse::{Event, Splitter};
+use super::sse::{Event, Part, Splitter};
 use answer::Answer;
 use figures::Named;
 pub use figures::Usage;
+pub use opening::{Failure, MAX_OPENING_BYTES, Opening, Verdict};
+use skim::Skim;
 
-/// Maximum size of an event whose usage is read; a longer one is relayed but not metered.
+/// Maximum size of an event that is held to be read; a longer one is skimmed.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 /// Maximum length of a finish reason or tier name.
 const MAX_WORD_BYTES: usize = 64;
 /// Maximum length of a model name.
 const MAX_MODEL_BYTES: usize = 200;
-/// Maximum size of an answer whose usage is read.
-const MAX_ANSWER_BYTES: usize = 8 << 20;
+/// Maximum size of an answer that is held to be read; a longer one is skimmed.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Events that end a stream, in addition to `[DONE]`: those of OpenAI's Responses, of Anthropic's
 /// messages and of OpenAI's audio.
@@ -71,7 +75,8 @@ pub struct Metered {
     pub failed: bool,
     /// Number of events of a stream, `[DONE]` included.
     pub events: u64,
-    /// Whether something was too large to be read; the other fields then cover the rest.
+    /// Whether something was too large to be read, and could not be skimmed; the other fields then cover
+    /// the rest.
     pub overlong: bool,
 }
 
@@ -84,21 +89,42 @@ pub struct Meter {
 
 #[derive(Debug)]
 enum Kind {
-    Stream(Splitter),
+    /// Events, and the scanner of one that is too large.
+    Stream(Splitter, Option<Box<Skim>>),
     Json(Vec<u8>),
-    /// Nothing that could contain usage, or too large.
+    /// An answer that is too large to be held.
+    Large(Box<Skim>),
+    /// Nothing that could contain usage.
     Unread,
+}
+
+/// Form of an answer, by its `content-type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answering {
+    Stream,
+    Json,
+    Other,
+}
+
+impl Answering {
+    fn of(content_type: Option<&str>) -> Self {
+        let media_type = content_type.unwrap_or_default().split(';').next();
+        let media_type = media_type.unwrap_or_default().trim().to_ascii_lowercase();
+        match media_type.as_str() {
+            "text/event-stream" => Self::Stream,
+            json if json == "application/json" || json.ends_with("+json") => Self::Json,
+            _ => Self::Other,
+        }
+    }
 }
 
 impl Meter {
     /// Creates a meter for an uncompressed answer of this `content-type`.
     pub fn new(content_type: Option<&str>) -> Self {
-        let media_type = content_type.unwrap_or_default().split(';').next();
-        let media_type = media_type.unwrap_or_default().trim().to_ascii_lowercase();
-        let kind = match media_type.as_str() {
-            "text/event-stream" => Kind::Stream(Splitter::new(MAX_EVENT_BYTES)),
-            json if json == "application/json" || json.ends_with("+json") => Kind::Json(Vec::new()),
-            _ => Kind::Unread,
+        let kind = match Answering::of(content_type) {
+            Answering::Stream => Kind::Stream(Splitter::new(MAX_EVENT_BYTES), None),
+            Answering::Json => Kind::Json(Vec::new()),
+            Answering::Other => Kind::Unread,
         };
         Self { kind, notes: Notes::default() }
     }
@@ -106,14 +132,19 @@ impl Meter {
     /// Takes the next bytes of the answer.
     pub fn feed(&mut self, bytes: &[u8]) {
         match &mut self.kind {
-            Kind::Stream(splitter) => splitter.feed(bytes, |event| self.notes.event(event)),
+            Kind::Stream(splitter, large) => {
+                splitter.feed_parts(bytes, |part| self.notes.part(part, large));
+            }
             Kind::Json(held) if held.len() + bytes.len() <= MAX_ANSWER_BYTES => {
                 held.extend_from_slice(bytes);
             }
-            Kind::Json(_) => {
-                self.notes.metered.overlong = true;
-                self.kind = Kind::Unread;
+            Kind::Json(held) => {
+                let mut skim = Box::new(Skim::new());
+                skim.feed(held);
+                skim.feed(bytes);
+                self.kind = Kind::Large(skim);
             }
+            Kind::Large(skim) => skim.feed(bytes),
             Kind::Unread => {}
         }
     }
@@ -132,16 +163,14 @@ impl Meter {
     pub fn finish(self) -> Metered {
         let mut notes = self.notes;
         match self.kind {
-            Kind::Stream(splitter) => {
-                let skipped = splitter.finish(|event| notes.event(event));
-                notes.metered.overlong |= skipped > 0;
-                notes.metered.events += skipped;
+            Kind::Stream(splitter, mut large) => {
+                splitter.finish_parts(|part| notes.part(part, &mut large));
             }
-            Kind::Json(body) => {
-                let read = notes.body(&body);
-                let (done, failed) = read.map_or((false, false), |read| (true, read.has_error));
-                notes.metered.done = done;
-                notes.metered.failed = failed;
+            Kind::Json(body) => notes.whole(&body),
+            Kind::Large(skim) => {
+                notes.metered.overlong = skim.kept().is_none();
+                notes.whole(skim.kept().unwrap_or_default());
+                notes.metered.said_bytes += skim.said_bytes();
             }
             Kind::Unread => {}
         }
@@ -157,6 +186,32 @@ struct Notes {
 }
 
 impl Notes {
+    /// Records the facts of a complete answer.
+    fn whole(&mut self, body: &[u8]) {
+        let read = self.body(body);
+        let read = read.map(|read| read.has_failed() || read.lacks_choices);
+        (self.metered.done, self.metered.failed) = (read.is_some(), read.unwrap_or(false));
+    }
+
+    /// Records the facts of a part of a stream; `large` is the scanner of an event that is too large.
+    fn part(&mut self, part: Part<'_>, large: &mut Option<Box<Skim>>) {
+        match part {
+            Part::Event(event) => self.event(event),
+            Part::Large(data) => large.get_or_insert_with(|| Box::new(Skim::new())).feed(data),
+            Part::LargeEnd => {
+                let skim = large.take();
+                match skim.as_ref().and_then(|skim| skim.kept()) {
+                    Some(data) => self.event(Event { name: b"", data, id: b"" }),
+                    None => {
+                        self.metered.overlong = true;
+                        self.metered.events += 1;
+                    }
+                }
+                self.metered.said_bytes += skim.map_or(0, |skim| skim.said_bytes());
+            }
+        }
+    }
+
     fn event(&mut self, event: Event<'_>) {
         self.metered.events += 1;
         if event.data.trim_ascii() == b"[DONE]" {
@@ -164,10 +219,10 @@ impl Notes {
             return;
         }
         // An event that is not JSON is ignored.
-        if let Some(Read { kind, has_error }) = self.body(event.data) {
-            let is = |kinds: &[&str]| kind.is_some_and(|kind| kinds.contains(&kind.get()));
-            self.metered.done |= is(&LAST_EVENTS);
-            self.metered.failed |= has_error || is(&FAILED_EVENTS);
+        if let Some(read) = self.body(event.data) {
+            let (is_last, has_failed) = (read.is(&LAST_EVENTS), read.has_failed());
+            self.metered.done |= is_last;
+            self.metered.failed |= has_failed;
         }
     }
 
@@ -182,6 +237,7 @@ impl Notes {
         let is_object = reader::read(text, &mut answer)?;
         let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } =
             answer;
+        let lacks_choices = answer.lacks_choices;
         let metered = &mut self.metered;
         if has_usage {
             self.named = named;
@@ -200,7 +256,7 @@ impl Notes {
         }
         // A chunk of a chat that failed has an error instead of choices; others may have a null.
         let has_error = error.is_some_and(|error| error.get().starts_with(['{', '"']));
-        is_object.then_some(Read { kind, has_error })
+        is_object.then_some(Read { kind, has_error, lacks_choices })
     }
 }
 
@@ -208,6 +264,20 @@ impl Notes {
 struct Read<'b> {
     kind: Option<&'b RawValue>,
     has_error: bool,
+    /// Whether it has a null in place of its choices.
+    lacks_choices: bool,
+}
+
+impl Read<'_> {
+    /// Whether its type is one of these JSON texts.
+    fn is(&self, kinds: &[&str]) -> bool {
+        self.kind.is_some_and(|kind| kinds.contains(&kind.get()))
+    }
+
+    /// Whether it says that the answer has failed.
+    fn has_failed(&self) -> bool {
+        self.has_error || self.is(&FAILED_EVENTS)
+    }
 }
 
 /// Replaces `known` by the string `raw`. Nearly every chunk repeats the value of the one before,
@@ -529,10 +599,38 @@ mod tests {
         let fits: &[&[u8]] = &[&piece, &piece[body.len()..], body];
         assert!(metered("application/json", fits).usage.is_some());
         let past = metered("application/json", &[&piece, &piece, body]);
+        assert_eq!(past, metered("application/json", fits));
+        let past = metered("application/json", &[&piece, &piece, &body[1..]]);
         assert_eq!(past, Metered { overlong: true, ..Metered::default() });
         let event = [b"data: ".to_vec(), vec![b'x'; MAX_EVENT_BYTES], b"\n\ndata: [DONE]".to_vec()];
         let past = metered("text/event-stream", &[&event.concat()]);
         assert_eq!(past, Metered { overlong: true, done: true, events: 2, ..Metered::default() });
+    }
+
+    #[test]
+    fn the_usage_of_large_answers_and_events_is_found() {
+        let picture = "A".repeat(MAX_EVENT_BYTES);
+        let usage = r#""usage":{"input_tokens":7,"output_tokens":3}"#;
+        for body in [
+            format!(r#"{{"created":1,"data":[{{"b64_json":"{picture}"}}],{usage}}}"#),
+            format!(r#"{{{usage},"data":[{}1]}}"#, "0.5,".repeat(MAX_ANSWER_BYTES / 4)),
+        ] {
+            let pieces: Vec<&[u8]> = body.as_bytes().chunks(8000).collect();
+            let metered = metered("application/json", &pieces);
+            assert_eq!(metered.usage.map(|usage| usage.prompt_tokens), Some(Some(7)));
+            assert!(metered.done && !metered.overlong);
+        }
+        let event = format!(
+            r#"{{"type":"response.completed","response":{{"model":"m","output":[{{"type":"image_generation_call","result":"{picture}"}},{{"type":"web_search_call"}}],{usage}}}}}"#
+        );
+        let stream = format!("event: response.completed\r\ndata: {event}\r\n\r\n");
+        let pieces: Vec<&[u8]> = stream.as_bytes().chunks(8000).collect();
+        let metered = metered("text/event-stream", &pieces);
+        assert_eq!(metered.model.as_deref(), Some("m"));
+        let usage = metered.usage.expect("usage");
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(7), Some(3)));
+        assert_eq!((usage.web_searches, metered.events), (Some(1), 1));
+        assert!(metered.done && !metered.overlong);
     }
 
     #[test]

@@ -1,0 +1,296 @@
+//! Beginning of an answer: whether it failed before its first content. Keeps none of the answer.
+
+use serde_json::Value;
+
+use super::skim::Skim;
+use super::{Answering, Notes};
+use crate::wire::sse::{Event, Splitter};
+
+/// Maximum size of an answer's beginning that may be a failure; what is longer has content.
+pub const MAX_OPENING_BYTES: usize = 64 << 10;
+/// Status of a failure that gives none: the provider is overloaded.
+const OVERLOADED: u16 = 529;
+
+/// Statuses of errors, by the types and codes that providers give instead.
+const STATUSES: [(&str, u16); 21] = [
+    ("invalid_request_error", 400),
+    ("invalid_request", 400),
+    ("invalid_prompt", 400),
+    ("bad_request", 400),
+    ("context_length_exceeded", 400),
+    ("content_filter", 400),
+    ("content_policy_violation", 400),
+    ("authentication_error", 401),
+    ("invalid_api_key", 401),
+    ("billing_error", 402),
+    ("permission_error", 403),
+    ("not_found_error", 404),
+    ("model_not_found", 404),
+    ("request_too_large", 413),
+    ("rate_limit_error", 429),
+    ("rate_limit_exceeded", 429),
+    ("insufficient_quota", 429),
+    ("api_error", 500),
+    ("server_error", 500),
+    ("timeout_error", 504),
+    ("overloaded_error", 529),
+];
+
+/// What the beginning of an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Content, or something that leads to it.
+    Content,
+    Failed(Failure),
+}
+
+/// Failure of an answer that came with a success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Status that it would have had.
+    pub status: u16,
+    /// Whether the answer has an error for its caller.
+    pub is_told: bool,
+}
+
+impl Failure {
+    /// An answer without content and without an error.
+    const SILENT: Self = Self { status: OVERLOADED, is_told: false };
+}
+
+/// Reader of an answer's beginning.
+#[derive(Debug)]
+pub struct Opening {
+    kind: Kind,
+    verdict: Option<Verdict>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Stream(Splitter),
+    Json(Skim),
+    Other,
+}
+
+impl Opening {
+    /// Creates a reader for an uncompressed answer of this `content-type`.
+    pub fn new(content_type: Option<&str>) -> Self {
+        let kind = match Answering::of(content_type) {
+            Answering::Stream => Kind::Stream(Splitter::new(MAX_OPENING_BYTES)),
+            Answering::Json => Kind::Json(Skim::new()),
+            Answering::Other => Kind::Other,
+        };
+        let verdict = matches!(kind, Kind::Other).then_some(Verdict::Content);
+        Self { kind, verdict }
+    }
+
+    /// Whether the answer comes in events, so that comments are no content.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.kind, Kind::Stream(_))
+    }
+
+    /// Returns the verdict, as soon as it is certain.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.verdict
+    }
+
+    /// Whether nothing that follows may change what [`Self::finish`] returns.
+    pub fn is_over(&self) -> bool {
+        let is_whole = matches!(&self.kind, Kind::Json(skim) if skim.kept().is_some());
+        is_whole || self.verdict.is_some()
+    }
+
+    /// Takes the next bytes.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let verdict = &mut self.verdict;
+        match &mut self.kind {
+            _ if verdict.is_some() => {}
+            Kind::Stream(splitter) => {
+                splitter.feed(bytes, |event| *verdict = verdict.or_else(|| judged(event)));
+                if splitter.skipped_events() > 0 {
+                    *verdict = verdict.or(Some(Verdict::Content));
+                }
+            }
+            Kind::Json(skim) => {
+                skim.feed(bytes);
+                *verdict = skim.has_list().then_some(Verdict::Content);
+            }
+            Kind::Other => {}
+        }
+    }
+
+    /// Judges an answer that ended here; `seen` is all of it.
+    pub fn finish(self, seen: &[u8]) -> Verdict {
+        if let Some(verdict) = self.verdict {
+            return verdict;
+        }
+        match self.kind {
+            Kind::Stream(splitter) => {
+                let mut verdict = None;
+                let skipped = splitter.finish(|event| verdict = verdict.or_else(|| judged(event)));
+                let others = if skipped > 0 { Verdict::Content } else { SILENT };
+                verdict.unwrap_or(others)
+            }
+            Kind::Json(_) => judged_json(seen),
+            Kind::Other => Verdict::Content,
+        }
+    }
+}
+
+const SILENT: Verdict = Verdict::Failed(Failure::SILENT);
+
+/// Judges an event; `None` if it is none of the answer's own.
+fn judged(event: Event<'_>) -> Option<Verdict> {
+    let data = event.data.trim_ascii();
+    if data.is_empty() || event.name == b"ping" {
+        return None;
+    }
+    if data == b"[DONE]" {
+        return Some(SILENT);
+    }
+    let mut notes = Notes::default();
+    let Some(read) = notes.body(data) else { return Some(Verdict::Content) };
+    if read.is(&["\"ping\""]) {
+        return None;
+    }
+    let has_failed = read.has_failed() && notes.metered.said_bytes == 0;
+    Some(if has_failed { told(data) } else { Verdict::Content })
+}
+
+/// Judges a complete answer.
+fn judged_json(body: &[u8]) -> Verdict {
+    let mut notes = Notes::default();
+    match notes.body(body) {
+        Some(read) if read.has_failed() => told(body),
+        Some(read) if read.lacks_choices => SILENT,
+        _ => Verdict::Content,
+    }
+}
+
+fn told(data: &[u8]) -> Verdict {
+    Verdict::Failed(Failure { status: status(data), is_told: true })
+}
+
+/// Returns the status that an error gives, as a number or by its type.
+fn status(data: &[u8]) -> u16 {
+    let data = data.strip_prefix(b"\xef\xbb\xbf").unwrap_or(data);
+    let answer: Value = serde_json::from_slice(data).unwrap_or_default();
+    let inner = [&answer["error"], &answer["response"]["error"], &answer];
+    let given = |name| inner.iter().map(move |error| &error[name]);
+    let number = |value: &Value| match value {
+        Value::String(text) => text.parse().ok(),
+        value => value.as_u64(),
+    };
+    let of_http = ["code", "status", "status_code"].into_iter().flat_map(given).find_map(|value| {
+        number(value)
+            .and_then(|code| u16::try_from(code).ok())
+            .filter(|code| (400..600).contains(code))
+    });
+    let by_word = || {
+        ["code", "type"].into_iter().flat_map(given).find_map(|value| {
+            let word = value.as_str()?;
+            STATUSES.iter().find(|(known, _)| *known == word).map(|(_, status)| *status)
+        })
+    };
+    of_http.or_else(by_word).unwrap_or(OVERLOADED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(content_type: &str, body: &str) -> Verdict {
+        let mut opening = Opening::new(Some(content_type));
+        let mut bytewise = Opening::new(Some(content_type));
+        opening.feed(body.as_bytes());
+        body.as_bytes().chunks(1).for_each(|byte| bytewise.feed(byte));
+        assert_eq!(opening.verdict(), bytewise.verdict(), "{body}");
+        opening.finish(body.as_bytes())
+    }
+
+    fn failed(status: u16) -> Verdict {
+        Verdict::Failed(Failure { status, is_told: true })
+    }
+
+    #[test]
+    fn whole_answers_are_judged_by_their_members() {
+        for (body, expected) in [
+            (r#"{"error":{"message":"x","code":502}}"#, failed(502)),
+            (r#"{"error":"x"}"#, failed(529)),
+            (r#"{"error":{"code":"429"},"choices":null}"#, failed(429)),
+            (
+                r#"{"error":{"message":"x","type":"invalid_request_error","code":null}}"#,
+                failed(400),
+            ),
+            (r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#, failed(529)),
+            (r#"{"status":"failed","error":{"code":"server_error"},"output":[]}"#, failed(500)),
+            (r#"{"id":"c","choices":null}"#, SILENT),
+            ("", Verdict::Content),
+            ("{}", Verdict::Content),
+            (r#"{"choices":[{"message":{"content":"a"}}],"error":null}"#, Verdict::Content),
+            (r#"{"choices":[{"message":{"content":"a"}}],"error":{"code":502}}"#, Verdict::Content),
+            (r#"{"id":"r","status":"queued","error":null,"output":[]}"#, Verdict::Content),
+            ("<html>", Verdict::Content),
+        ] {
+            assert_eq!(verdict("application/json", body), expected, "{body}");
+        }
+        assert_eq!(verdict("audio/mpeg", ""), Verdict::Content);
+    }
+
+    #[test]
+    fn streams_are_judged_by_their_first_event() {
+        for (body, expected) in [
+            ("", SILENT),
+            (": ping\n\n: ping\n\n", SILENT),
+            ("data: [DONE]\n\n", SILENT),
+            ("event: ping\ndata: {\"type\": \"ping\"}\n\n", SILENT),
+            ("<html>", SILENT),
+            ("data: {\"error\":{\"code\":503}}\n\n", failed(503)),
+            (
+                "event: ping\ndata: {\"type\":\"ping\"}\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+                failed(529),
+            ),
+            (
+                "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"rate_limit_exceeded\"}}}\n\n",
+                failed(429),
+            ),
+            (
+                "data: {\"error\":{\"code\":502},\"choices\":[{\"delta\":{\"content\":\"\"},\"finish_reason\":\"error\"}]}\n\n",
+                failed(502),
+            ),
+            (
+                "data: {\"error\":{\"code\":502},\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n",
+                Verdict::Content,
+            ),
+            ("data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n", Verdict::Content),
+            ("data: {\"choices\":null}\n\n", Verdict::Content),
+            (": ping\n\ndata: {\"type\":\"response.created\"}\n\n", Verdict::Content),
+            ("data: 1\n\n", Verdict::Content),
+            ("data: {\"choices\":[{\"delta\":", Verdict::Content),
+        ] {
+            assert_eq!(verdict("text/event-stream", body), expected, "{body}");
+        }
+        let large = format!("data: {}", "x".repeat(MAX_OPENING_BYTES));
+        assert_eq!(verdict("text/event-stream; charset=utf-8", &large), Verdict::Content);
+    }
+
+    #[test]
+    fn content_is_known_before_its_end() {
+        for body in [r#"{"choices":[{"#, r#"{"id":"x","data":[1"#] {
+            let mut opening = Opening::new(Some("application/json"));
+            opening.feed(body.as_bytes());
+            assert_eq!(opening.verdict(), Some(Verdict::Content), "{body}");
+        }
+        for (body, is_over) in [
+            ("", false),
+            (r#"{"error":{"message""#, false),
+            (r#"{"choices":null,"#, false),
+            ("{}", true),
+            (r#"{"error":{}}"#, true),
+        ] {
+            let mut opening = Opening::new(Some("application/json"));
+            opening.feed(body.as_bytes());
+            assert_eq!((opening.verdict(), opening.is_over()), (None, is_over), "{body}");
+        }
+    }
+}
