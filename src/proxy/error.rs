@@ -54,6 +54,8 @@ pub enum ErrorKind {
     UpstreamPath,
     UpstreamTimeout,
     UpstreamClosed,
+    /// The upstream's answer failed before its first content.
+    UpstreamFailed,
     Internal,
 }
 
@@ -89,6 +91,7 @@ impl ErrorKind {
             Self::UpstreamPath => "upstream_path_not_found",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::UpstreamClosed => "upstream_closed",
+            Self::UpstreamFailed => "upstream_failed",
             Self::Internal => "internal",
         }
     }
@@ -113,7 +116,8 @@ impl ErrorKind {
             Self::UpstreamConnect
             | Self::UpstreamPath
             | Self::UpstreamTimeout
-            | Self::UpstreamClosed => Side::Upstream,
+            | Self::UpstreamClosed
+            | Self::UpstreamFailed => Side::Upstream,
             _ => Side::Caller,
         }
     }
@@ -152,9 +156,10 @@ impl ErrorKind {
             Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::UpgradeNotSupported => StatusCode::UPGRADE_REQUIRED,
-            Self::UpstreamConnect | Self::UpstreamClosed | Self::UpstreamPath => {
-                StatusCode::BAD_GATEWAY
-            }
+            Self::UpstreamConnect
+            | Self::UpstreamClosed
+            | Self::UpstreamFailed
+            | Self::UpstreamPath => StatusCode::BAD_GATEWAY,
             Self::Overloaded | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::LoopDetected => StatusCode::LOOP_DETECTED,
@@ -315,7 +320,10 @@ impl From<SendError> for ProxyError {
             SendError::Connect { .. } | SendError::ConnectTimeout { .. } => {
                 ErrorKind::UpstreamConnect
             }
-            SendError::FirstByteTimeout { .. } => ErrorKind::UpstreamTimeout,
+            SendError::FirstByteTimeout { .. } | SendError::Idle { .. } => {
+                ErrorKind::UpstreamTimeout
+            }
+            SendError::Empty => ErrorKind::UpstreamFailed,
             SendError::Closed | SendError::Protocol { .. } => ErrorKind::UpstreamClosed,
             SendError::Upload => ErrorKind::InvalidRequest,
         };

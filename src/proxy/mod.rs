@@ -127,7 +127,7 @@ impl Proxy {
             let inbound = send::send(&mut chat, &mut record).await?;
             let (request, mut current) = chat.into_parts();
             record.edited(&current.planned);
-            let (addition, recall) = match inbound.status.is_success() {
+            let (addition, recall) = match inbound.is_accepted() {
                 true => self.accepted(request, &mut current, &mut record),
                 false => (None, None),
             };
@@ -147,7 +147,7 @@ impl Proxy {
         headers::conversation(&mut inbound.headers, opened);
         self.name(&mut inbound, &record, &upstream, &planned.model);
         // Relay; the record settles at the end of the answer.
-        let exchange = exchange.flatten().filter(|_| inbound.status.is_success());
+        let exchange = exchange.flatten().filter(|_| inbound.is_accepted());
         let keeping = exchange.map(|exchange| exchange.answered(&inbound.headers));
         let drains = &self.runtime.drains;
         let response = match recall {

@@ -95,7 +95,7 @@ impl AnswerBody {
     pub async fn peek_until(
         &mut self,
         max_bytes: usize,
-        is_enough: impl Fn(&[u8]) -> bool,
+        mut is_enough: impl FnMut(&[u8]) -> bool,
     ) -> &[u8] {
         while !self.ended && self.early.len() <= max_bytes && !is_enough(&self.early) {
             match poll_fn(|cx| self.poll_more(cx)).await {
@@ -113,6 +113,16 @@ impl AnswerBody {
             }
         }
         &self.early
+    }
+
+    /// Returns the bytes that were peeked.
+    pub(super) fn seen(&self) -> &[u8] {
+        &self.early
+    }
+
+    /// Returns how the answer broke off behind the peeked bytes, if it did.
+    pub(super) fn cut(&self) -> Option<&AnswerError> {
+        self.cut.as_ref()
     }
 
     /// Whether the complete body was peeked.

@@ -79,6 +79,11 @@ pub struct Inbound {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: AnswerBody,
+    /// Status that its error gives, if it failed before its first content.
+    pub failed: Option<u16>,
+    /// Latest time for its first content, and the limit that this follows from.
+    pub(super) begins_by: Instant,
+    pub(super) first_byte_timeout_ms: u64,
 }
 
 /// Reason why there is no answer.
@@ -94,6 +99,12 @@ pub enum SendError {
         "the upstream did not begin to answer within {timeout_ms} ms (upstream.first_byte_timeout_ms)"
     )]
     FirstByteTimeout { timeout_ms: u64 },
+    /// An answer began, and nothing of it followed in time.
+    #[error("the upstream sent nothing for {timeout_ms} ms (upstream.idle_timeout_ms)")]
+    Idle { timeout_ms: u64 },
+    /// An answer ended before its first content, without an error for its caller.
+    #[error("the upstream accepted the request, and its answer ended without content")]
+    Empty,
     /// The connection closed before any part of an answer arrived.
     #[error(
         "the upstream closed the connection without an answer; the request may have been acted on, \
@@ -172,6 +183,7 @@ impl Client {
         client: &reqwest::Client,
         sending: &Sending,
     ) -> Result<Inbound, SendError> {
+        let begun = Instant::now();
         let answer = self
             .within_first_byte(client.execute(sending.request()), sending)
             .await?
@@ -181,6 +193,10 @@ impl Client {
             status: parts.status,
             headers: parts.headers,
             body: AnswerBody::new(body, Duration::from_millis(self.idle_timeout_ms)),
+            failed: None,
+            begins_by: sending.last_moved().map_or(begun, |moved| moved.max(begun))
+                + Duration::from_millis(self.first_byte_timeout_ms),
+            first_byte_timeout_ms: self.first_byte_timeout_ms,
         };
         if sending.headers.get(ACCEPT_ENCODING).is_some_and(|only| only == "identity") {
             inbound.unzip();
@@ -283,7 +299,9 @@ impl SendError {
         match self {
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Tried::Unconnected),
             Self::Closed | Self::Protocol { .. } => Some(Tried::Unanswered),
-            Self::FirstByteTimeout { .. } => Some(Tried::Silent),
+            Self::FirstByteTimeout { .. } | Self::Idle { .. } => Some(Tried::Silent),
+            // As if it had said that it is overloaded.
+            Self::Empty => Some(Tried::Status(529)),
             Self::Upload => None,
         }
     }

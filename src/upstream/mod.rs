@@ -8,6 +8,7 @@ mod collector;
 mod credential;
 mod endpoint;
 mod form;
+mod opening;
 pub mod query;
 pub mod retry;
 mod target;

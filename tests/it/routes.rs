@@ -1,6 +1,7 @@
 //! Several upstreams behind one weir: which one gets a request, under which model and credential,
 //! and the result if one fails.
 
+mod begun;
 mod credentials;
 mod fallback;
 mod faults;

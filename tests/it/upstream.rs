@@ -223,18 +223,18 @@ async fn one_more_try_is_the_last() {
 async fn a_cut_answer_ends_in_an_error() {
     capture_log();
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
-                  transfer-encoding: chunked\r\n\r\n6\r\ndata: \r\n";
+                  transfer-encoding: chunked\r\n\r\n7\r\ndata: 1\r\n";
     let upstream = Scripted::start(vec![Reply::Close(answer.into())]).await;
     let proxy = proxy_to(upstream.port);
     let response = proxy.handle(chat(&proxy, b"{}", &[])).await;
     let mut body = response.expect("an answer").into_body();
     let first = body.frame().await.expect("a frame").expect("a chunk");
-    assert_eq!(first.into_data().expect("data"), "data: ");
+    assert_eq!(first.into_data().expect("data"), "data: 1");
     body.frame().await.expect("a frame").expect_err("cut");
     drop(body);
     let line = log_line();
     assert_eq!(line["outcome"], "upstream_cut");
-    assert_eq!(line["bytes_out"], 6);
+    assert_eq!(line["bytes_out"], 7);
 }
 
 #[tokio::test]

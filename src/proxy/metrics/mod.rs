@@ -346,7 +346,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an attempt at an upstream, which took until the head of its answer or its failure.
+    /// Counts an attempt at an upstream, which took until its answer began or failed.
     pub fn tried(&self, upstream: &Arc<str>, tried: Tried, took: Duration) {
         let result = match tried {
             Tried::Status(429) => "rate_limited",

@@ -184,7 +184,7 @@ impl Recall {
         }
         let inbound = send::send(&mut chat, record).await?;
         (self.request, self.attempt) = chat.into_parts();
-        if inbound.status.is_success() {
+        if inbound.is_accepted() {
             record.taken(&self.attempt.planned);
             let of = (self.request.caller.tenant, record.id());
             self.runtime.keep(&settings.config, of, &mut self.attempt, Box::new(()));
@@ -211,7 +211,7 @@ fn no_room() -> ProxyError {
 
 /// Whether the calls in an answer can be read.
 fn is_readable(inbound: &Inbound) -> bool {
-    inbound.status.is_success() && !inbound.headers.contains_key(CONTENT_ENCODING)
+    inbound.is_accepted() && !inbound.headers.contains_key(CONTENT_ENCODING)
 }
 
 /// Returns the error for a round whose answer, with this status, cannot be read as the one before.

@@ -39,7 +39,7 @@ pub(in crate::proxy) fn relay(
     keeping: Option<Keeping>,
     drains: &Drains,
 ) -> Response<Body> {
-    let Inbound { status, mut headers, body } = inbound;
+    let Inbound { status, mut headers, body, .. } = inbound;
     record.answered(status, true);
     headers.remove(CONTENT_LENGTH);
     let (caller, frames) = mpsc::channel(1);

@@ -220,6 +220,10 @@ impl Exchange for Chat<'_> {
         true
     }
 
+    fn is_opened(&self) -> bool {
+        true
+    }
+
     async fn send(
         &mut self,
         cause: Option<Cause>,

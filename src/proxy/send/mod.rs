@@ -55,6 +55,9 @@ pub trait Exchange {
     /// Whether the request can be sent a second time.
     fn is_replayable(&self) -> bool;
 
+    /// Whether its answer is read until it has begun, so that one that fails before can be replaced.
+    fn is_opened(&self) -> bool;
+
     /// Holds the cost of the current attempt, records and sends it. `cause` is the reason if the
     /// request was sent before.
     fn send(
@@ -90,20 +93,27 @@ pub async fn send(
     let (mut cause, mut retries) = (None, 0);
     loop {
         let mut sent = exchange.send(cause, record).await;
-        if let Some(tried) = tried(&sent) {
-            record.tried(exchange.place().0, tried);
-        }
-        if let Ok(inbound) = &mut sent {
-            match exchange.correct(inbound, record).await {
-                Ok(None) => {}
-                Ok(correction) => {
-                    cause = correction;
-                    continue;
-                }
-                Err(error) => sent = Err(error),
-            }
-        }
+        let mut came_back = tried(&sent);
+        let correction = match &mut sent {
+            Ok(inbound) => exchange.correct(inbound, record).await,
+            Err(_) => Ok(None),
+        };
         let (upstream, target) = exchange.place();
+        if let Ok(None) = correction {
+            sent = opened(sent, exchange.is_opened(), upstream).await;
+            came_back = tried(&sent);
+        }
+        if let Some(came_back) = came_back {
+            record.tried(upstream, came_back);
+        }
+        match correction {
+            Ok(None) => {}
+            Ok(correction) => {
+                cause = correction;
+                continue;
+            }
+            Err(error) => sent = Err(error),
+        }
         let sent = match sent {
             Ok(inbound) => upstream.well_placed(target, inbound).await,
             Err(error) => Err(error),
@@ -129,10 +139,23 @@ pub async fn send(
     }
 }
 
+/// Reads an answer until it has begun or failed.
+async fn opened(
+    sent: Result<Inbound, ProxyError>,
+    is_opened: bool,
+    upstream: &Upstream,
+) -> Result<Inbound, ProxyError> {
+    let mut inbound = sent?;
+    if is_opened {
+        inbound.open().await.map_err(|error| upstream.error(error))?;
+    }
+    Ok(inbound)
+}
+
 /// Returns how a request came back from an upstream, if it reached one.
 pub fn tried(sent: &Result<Inbound, ProxyError>) -> Option<Tried> {
     match sent {
-        Ok(inbound) => Some(Tried::Status(inbound.status.as_u16())),
+        Ok(inbound) => Some(Tried::Status(inbound.outcome())),
         Err(error) => error.tried(),
     }
 }
@@ -144,7 +167,11 @@ fn may_pass(sent: &Result<Inbound, ProxyError>) -> bool {
 
 /// Returns the status of the answer, or the error instead of one.
 fn status(sent: &Result<Inbound, ProxyError>) -> Result<StatusCode, ErrorKind> {
-    sent.as_ref().map(|inbound| inbound.status).map_err(|error| error.kind)
+    match sent {
+        Ok(inbound) if inbound.failed.is_some() => Err(ErrorKind::UpstreamFailed),
+        Ok(inbound) => Ok(inbound.status),
+        Err(error) => Err(error.kind),
+    }
 }
 
 /// Records how a request came back from `upstream`, and returns the delay before the next attempt

@@ -152,6 +152,11 @@ impl Exchange for Passthrough<'_> {
         !matches!(self.request.body, Source::Stream(_))
     }
 
+    fn is_opened(&self) -> bool {
+        let is_route = matches!(self.current.target.endpoint(), Endpoint::Route(_));
+        self.request.method == Method::POST && is_route
+    }
+
     async fn send(&mut self, _: Option<Cause>, record: &mut Record) -> Result<Inbound, ProxyError> {
         record.ready();
         let mut outbound = self.outbound();

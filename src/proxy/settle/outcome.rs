@@ -10,7 +10,7 @@ pub enum Outcome {
     /// The caller left; the rest of the upstream's answer was read for its usage, or cancelled.
     CallerLeft,
     UpstreamCut,
-    /// The upstream's stream ended with an event that reports a failure.
+    /// The upstream's answer reports that it failed.
     UpstreamFailed,
     IdleTimeout,
     /// The upstream refused it as too long, and it was planned again.
@@ -43,7 +43,9 @@ impl Outcome {
     pub fn end(self) -> End {
         match self {
             Self::Complete | Self::Retried | Self::Recalled | Self::UpstreamFailed => End::Seen,
-            Self::Overflow | Self::Failed(ErrorKind::UpstreamPath) => End::Refused,
+            Self::Overflow | Self::Failed(ErrorKind::UpstreamPath | ErrorKind::UpstreamFailed) => {
+                End::Refused
+            }
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,
             Self::Failed(_) => End::NotSent,

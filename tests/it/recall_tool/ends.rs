@@ -231,16 +231,16 @@ async fn leaving_between_two_rounds() {
     let client = Client::new(&config.upstream).expect("a client");
     let store = Store::in_memory().expect("there is memory");
     let proxy = Proxy::new(Arc::new(config), client, store.clone()).expect("there is memory");
+    let first =
+        "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"It\"}}]}\n\n";
     let begun = async {
         let seen = upstream.next().await;
         seen.begin(HEAD);
+        seen.begin(chunk(first));
         seen
     };
     let (response, seen): (_, Seen) = tokio::join!(proxy.handle(request(&proxy)), begun);
     let mut body = Box::pin(response.expect("an answer").into_body());
-    let first =
-        "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"It\"}}]}\n\n";
-    seen.begin(chunk(first));
     let frame = body.frame().await.expect("a frame").expect("a chunk");
     assert_eq!(frame.into_data().expect("data"), first);
     seen.answer(format!("{}0\r\n\r\n", chunk(self::body(&asks(Protocol::Chat, true)))));

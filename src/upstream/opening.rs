@@ -1,0 +1,66 @@
+//! Beginning of an answer: read before its head is passed on, so that an answer that failed before its
+//! first content can be replaced. Decides nothing about attempts.
+
+use http::HeaderValue;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use tokio::time::timeout_at;
+
+use super::{AnswerError, Inbound, SendError};
+use weir_engine::wire::usage::{MAX_OPENING_BYTES, Opening, Verdict};
+
+impl Inbound {
+    /// Reads an answer until it has begun or failed, and records a failure. An answer without content and
+    /// without an error for its caller is none: it is the error returned.
+    pub async fn open(&mut self) -> Result<(), SendError> {
+        if !self.status.is_success() || self.headers.contains_key(CONTENT_ENCODING) {
+            return Ok(());
+        }
+        let content_type = self.headers.get(CONTENT_TYPE).map(HeaderValue::to_str);
+        let mut opening = Opening::new(content_type.and_then(Result::ok));
+        let mut fed_bytes = 0;
+        let is_open = |seen: &[u8]| {
+            opening.feed(&seen[fed_bytes..]);
+            fed_bytes = seen.len();
+            opening.is_over()
+        };
+        let reading = self.body.peek_until(MAX_OPENING_BYTES, is_open);
+        let is_late = timeout_at(self.begins_by, reading).await.is_err();
+        let is_whole = self.body.is_seen_whole();
+        let seen = self.body.seen();
+        if !opening.is_over() && !is_whole && self.body.cut().is_none() {
+            let is_nothing = opening.is_stream() || seen.trim_ascii().is_empty();
+            let timeout_ms = self.first_byte_timeout_ms;
+            return match is_late && is_nothing {
+                true => Err(SendError::FirstByteTimeout { timeout_ms }),
+                // An answer that has begun is passed on.
+                false => Ok(()),
+            };
+        }
+        let is_stream = opening.is_stream();
+        match opening.finish(seen) {
+            Verdict::Content => Ok(()),
+            Verdict::Failed(failure) if failure.is_told => {
+                self.failed = Some(failure.status);
+                Ok(())
+            }
+            Verdict::Failed(_) => match self.body.cut() {
+                None => Err(SendError::Empty),
+                Some(_) if !is_stream => Ok(()),
+                Some(AnswerError::Idle { timeout_ms }) => {
+                    Err(SendError::Idle { timeout_ms: *timeout_ms })
+                }
+                Some(_) => Err(SendError::Closed),
+            },
+        }
+    }
+
+    /// Whether the upstream accepted the request, as far as its answer has begun.
+    pub fn is_accepted(&self) -> bool {
+        self.status.is_success() && self.failed.is_none()
+    }
+
+    /// Returns its status; that of its error if it failed although it began as a success.
+    pub fn outcome(&self) -> u16 {
+        self.failed.unwrap_or(self.status.as_u16())
+    }
+}
