@@ -2,6 +2,7 @@
 //! shows their order. Knows nothing of listeners or of how errors are rendered.
 
 pub mod admit;
+mod attended;
 mod cache;
 pub mod compaction;
 pub mod conversations;
@@ -33,6 +34,7 @@ use self::admit::attribution;
 pub use self::admit::caller::Caller;
 pub use self::admit::host;
 pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel, Room};
+use self::attended::{Attended, Presence};
 pub use self::compaction::Asked;
 use self::compaction::AskedCompaction;
 use self::compaction::answer::OwnAnswer;
@@ -69,6 +71,7 @@ pub use weir_store::Tenant;
 use weir_store::{SECRET_BYTES, Store};
 
 /// Handles requests from plan to answer.
+#[derive(Clone)]
 pub struct Proxy {
     settings: Arc<Settings>,
     runtime: Arc<Runtime>,
@@ -99,11 +102,23 @@ impl Proxy {
 
     /// Compacts the conversation to its limit, forwards it and relays the answer.
     ///
-    /// The request, its body and its permit are released when the head of the answer arrives.
-    pub async fn handle(&self, mut request: ChatRequest) -> Result<Response<Body>, ProxyError> {
+    /// The request, its body and its permit are released when the answer begins.
+    pub async fn handle(&self, request: ChatRequest) -> Result<Response<Body>, ProxyError> {
+        let (own, presence) = (self.clone(), Arc::new(Presence::default()));
+        let attended = Arc::clone(&presence);
+        let handling = async move { own.handled(request, attended).await };
+        Attended::new(handling, presence, &self.runtime.drains).await
+    }
+
+    async fn handled(
+        &self,
+        mut request: ChatRequest,
+        presence: Arc<Presence>,
+    ) -> Result<Response<Body>, ProxyError> {
         let settings = &self.settings;
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        record.attended(presence);
         self.trace(&mut record, &request.headers);
         record.attributed(attribution::from_headers(&request.headers));
         // Admit: caller and rates are known, the options are read.
@@ -212,13 +227,25 @@ impl Proxy {
 
     /// Streams a request to the upstream, and its answer back.
     pub async fn pass(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
-        let (settings, endpoint) = (&self.settings, pass.target.endpoint().clone());
-        if pass.method == Method::GET && endpoint == Endpoint::Models {
+        if pass.method == Method::GET && *pass.target.endpoint() == Endpoint::Models {
             return self.models(pass).await;
         }
+        let (own, presence) = (self.clone(), Arc::new(Presence::default()));
+        let attended = Arc::clone(&presence);
+        let handling = async move { own.passed(pass, attended).await };
+        Attended::new(handling, presence, &self.runtime.drains).await
+    }
+
+    async fn passed(
+        &self,
+        pass: Pass,
+        presence: Arc<Presence>,
+    ) -> Result<Response<Body>, ProxyError> {
+        let (settings, endpoint) = (&self.settings, pass.target.endpoint().clone());
         let is_get = pass.method == Method::GET;
         let is_unread = passthrough::is_unread(&pass.method, &pass.target);
         let mut record = self.begin(&pass.method, &pass.target, &pass.caller, pass.admission);
+        record.attended(presence);
         self.trace(&mut record, &pass.headers);
         record.attributed(attribution::from_headers(&pass.headers));
         let sent = async {

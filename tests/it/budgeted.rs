@@ -3,6 +3,7 @@
 
 mod command;
 mod enforced;
+mod left;
 mod phantom;
 pub mod race;
 pub mod setting;

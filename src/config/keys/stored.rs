@@ -77,8 +77,8 @@ pub(in crate::config) const LEDGER: Section = Section {
         /// Callers read theirs at `GET /weir/v1/receipts/ID` with the credential and the ID of the
         /// request (`x-weir-request-id`). Receipts are kept as long as rows, 256 MiB at most.
         receipts = false, Switch, NextRequest;
-        /// How long weir reads an answer for its final usage after the caller has left; then it
-        /// cancels the answer. 0 cancels at once.
+        /// How long weir waits for an answer and reads it for its usage after the caller has left;
+        /// then it cancels the request. 0 cancels at once.
         drain_ms = 2000, Whole(0, DAY_MS), Restart;
     }],
     ..EMPTY

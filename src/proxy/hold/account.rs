@@ -31,6 +31,8 @@ pub struct JournalEntry {
     pub zone: &'static str,
     pub attribution: Arc<Attribution>,
     pub compaction: Option<Compaction>,
+    /// Prompt by weir's count, or by the size of a body that it does not read.
+    pub counted_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     pub plan_ms: u64,
     /// Whether the route is billed. Others are kept only if they report usage.
@@ -83,6 +85,7 @@ impl JournalEntry {
             zone: planned.zone.word(),
             attribution,
             compaction: Some(planned.compaction),
+            counted_tokens: Some(planned.compaction.sent_tokens),
             max_output_tokens: planned.max_output_tokens,
             plan_ms,
             is_billed: true,
@@ -113,6 +116,7 @@ impl JournalEntry {
             zone: "",
             attribution,
             compaction: None,
+            counted_tokens: None,
             max_output_tokens: None,
             plan_ms,
             is_billed: matches!(outbound.target.endpoint(), Endpoint::Route(_)),

@@ -19,7 +19,7 @@ use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
 use crate::proxy::plan::{Job, Planned, Planner};
 use crate::proxy::settle::record::Outcome;
-use crate::proxy::settle::settlement::{self, End, Known};
+use crate::proxy::settle::settlement::{self, End, Held, Known};
 use crate::upstream;
 use weir_engine::tokens::Encoding;
 use weir_store::budget::{Compaction, Price, ServiceTier};
@@ -244,6 +244,7 @@ impl Journal {
             journal: Arc::clone(self),
             intent,
             compaction: entry.compaction,
+            counted_tokens: entry.counted_tokens,
             is_billed: entry.is_billed,
             is_written,
             holding: Some(holding),
@@ -308,7 +309,8 @@ impl Journal {
                     is_new: false,
                     max_input_tokens: u64::MAX,
                 });
-                let settlement = self.settlement(&intent, compaction, &Ended::killed()).await;
+                let counted = (compaction, intent.sent_tokens);
+                let settlement = self.settlement(&intent, counted, &Ended::killed()).await;
                 let (store, adopted) =
                     (self.state.store.clone(), self.state.budgets.adopt(&intent));
                 settling.spawn(async move {
@@ -334,7 +336,7 @@ impl Journal {
     async fn settlement(
         &self,
         intent: &Intent,
-        compaction: Option<Compaction>,
+        (compaction, counted_tokens): (Option<Compaction>, Option<u64>),
         ended: &Ended,
     ) -> Settlement {
         // Nothing of it was sent, however the process ended.
@@ -348,8 +350,11 @@ impl Journal {
                 self.state.store.learned_output_tokens(&intent.model).await.unwrap_or(None)
             }
         };
+        let held = intent.held_nano_usd.zip(intent.held_tokens);
         let known = Known {
             compaction,
+            counted_tokens,
+            held: held.map(|(nano_usd, tokens)| Held { nano_usd, tokens }),
             max_output_tokens: intent.max_output_tokens,
             learned_output_tokens,
             status: ended.status,
@@ -462,6 +467,7 @@ pub struct Account {
     journal: Arc<Journal>,
     intent: Arc<Intent>,
     compaction: Option<Compaction>,
+    counted_tokens: Option<u64>,
     is_billed: bool,
     /// Whether it is kept in the store, or settled with its budgets only.
     is_written: bool,
@@ -524,7 +530,8 @@ impl Account {
             let counted = journal.counted_as(&intent.upstream, model);
             Arc::make_mut(&mut intent).model = counted;
         }
-        let settlement = journal.settlement(&intent, self.compaction, ended).await;
+        let counted = (self.compaction, self.counted_tokens);
+        let settlement = journal.settlement(&intent, counted, ended).await;
         if self.is_written {
             journal.settle_or_keep(Arc::clone(&intent), settlement.clone()).await;
         }

@@ -55,8 +55,8 @@ pub(super) async fn answered(
         }
         record.round(inbound.status, metered.unwrap_or_default()).await;
         recall.hold(bodies.last().map_or(0, Vec::len))?;
-        // If its caller leaves, this future is dropped.
-        let sent = recall.go_on(settings, round, record, || false).await?;
+        let presence = record.presence();
+        let sent = recall.go_on(settings, round, record, || presence.has_left()).await?;
         (recall, inbound) = sent.ok_or_else(|| not_continued(inbound.status))?;
     }
 }

@@ -94,6 +94,10 @@ pub async fn send(
     loop {
         let mut sent = exchange.send(cause, record).await;
         let mut came_back = tried(&sent);
+        // Nobody waits for another attempt.
+        if record.presence().has_left() {
+            return sent;
+        }
         let correction = match &mut sent {
             Ok(inbound) => exchange.correct(inbound, record).await,
             Err(_) => Ok(None),
@@ -119,6 +123,9 @@ pub async fn send(
             Err(error) => Err(error),
         };
         record.came_back();
+        if record.presence().has_left() {
+            return sent;
+        }
         let wait = wait(upstream, retries, &sent).filter(|_| exchange.is_replayable());
         if let Some(wait) = wait {
             record.gave_way(status(&sent)).await;

@@ -26,6 +26,9 @@ use crate::upstream::Body;
 use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
 use weir_engine::wire::model::{ModelField, ModelFinder};
 
+/// Bytes per token assumed for a body that is not read.
+const BYTES_A_TOKEN: u64 = 4;
+
 /// Request as received.
 pub struct PassRequest {
     method: Method,
@@ -168,6 +171,9 @@ impl Exchange for Passthrough<'_> {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
             let queued = Instant::now();
             let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await;
+            // Of a body in unknown length nothing is known.
+            let body_bytes = Some(self.request.body_bytes).filter(|bytes| *bytes > 0);
+            entry.counted_tokens = body_bytes.map(|bytes| bytes.div_ceil(BYTES_A_TOKEN));
             record.held(queued, holding.is_ok());
             record.account(settings.journal.open(entry, holding?).await?);
         }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::proxy::admit::admission::Admission;
 use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::caller::Caller;
+use crate::proxy::attended::Presence;
 use crate::proxy::error::Subject;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::Ended;
@@ -49,6 +50,7 @@ pub struct Record {
     times: Times,
     reports: Reports,
     accounts: Accounts,
+    presence: Arc<Presence>,
     /// Bytes of the answer sent to the caller.
     pub bytes_out: u64,
     /// Facts from the answer, once it has ended.
@@ -181,11 +183,22 @@ impl Record {
                 taken_tokens: 0,
                 rounds: Rounds::default(),
             },
+            presence: Arc::default(),
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
             has_end: false,
         }
+    }
+
+    /// Shares what is known of the caller's presence.
+    pub fn attended(&mut self, presence: Arc<Presence>) {
+        self.presence = presence;
+    }
+
+    /// Returns what is known of the caller's presence.
+    pub fn presence(&self) -> Arc<Presence> {
+        Arc::clone(&self.presence)
     }
 
     /// Starts the trace that `begin` makes of a request with this start.
@@ -291,6 +304,7 @@ impl Record {
     /// there is a trace.
     pub fn sending(&mut self, upstream: &Upstream, outbound: &mut Outbound) {
         self.times.sent = Instant::now();
+        self.presence.sent(true);
         let Some(trace) = &mut self.reports.trace else { return };
         let model = self.plan.planned.as_ref().map(|planned| planned.model.as_str());
         let model = model.or_else(|| self.plan.passed.model.get().map(String::as_str));
@@ -492,6 +506,7 @@ impl Record {
             of_attempt.extend(spans::answer(&metered));
             trace.attempt_ended(false, of_attempt);
         }
+        self.presence.sent(false);
         let Some(account) = self.accounts.account.take() else { return };
         let ended = Ended {
             end: End::Seen,
@@ -526,6 +541,7 @@ impl Record {
         if let Some(trace) = &mut self.reports.trace {
             trace.attempt_ended(true, spans::came_back(outcome, status));
         }
+        self.presence.sent(false);
         let account = self.accounts.account.take()?;
         let ended = Ended {
             end: outcome.end(),

@@ -23,11 +23,22 @@ pub enum End {
     Unseen,
 }
 
+/// Amount held for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    pub nano_usd: u64,
+    pub tokens: u64,
+}
+
 /// Facts of a request besides its answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
     /// Compaction of the conversation; `None` if weir did not read it.
     pub compaction: Option<Compaction>,
+    /// Prompt by weir's count, or by the size of a body that it did not read.
+    pub counted_tokens: Option<u64>,
+    /// Amount held in the request's budgets, if any apply.
+    pub held: Option<Held>,
     /// Output limit set by the caller.
     pub max_output_tokens: Option<u64>,
     /// Usual output of this model.
@@ -41,6 +52,15 @@ pub struct Known<'a> {
 }
 
 impl Known<'_> {
+    /// Whether a report is complete: a conversation has both figures, embeddings and the like have no
+    /// output, sound has its length.
+    fn is_usage(&self, reported: &Usage) -> bool {
+        match self.compaction {
+            Some(_) => reported.prompt_tokens.is_some() && reported.completion_tokens.is_some(),
+            None => reported.prompt_tokens.is_some() || reported.audio_ms.is_some(),
+        }
+    }
+
     fn is_success(&self) -> bool {
         self.status.is_none_or(|status| (200..300).contains(&status))
     }
@@ -51,33 +71,37 @@ impl Known<'_> {
 ///
 /// - A request that was not sent, or that the upstream refused without reporting usage, costs
 ///   nothing.
-/// - A complete answer counts as reported. An answer without usage counts by rule if weir has
-///   counted the prompt, and is unknown if not.
-/// - If the end was not seen, the prompt is as reported so far or as weir counted it, and the
-///   output is the relayed text plus the usual rest of such answers.
+/// - A complete answer counts as reported.
+/// - A complete answer without usage counts by its text: the prompt as weir counted it, and the output
+///   by its size.
+/// - If there is no text to count, or the end was not seen, what was held counts: it bounds what the
+///   provider may charge. If nothing was held, the prompt is as reported so far or as weir counted it,
+///   and the output is the relayed text or that of usual answers, the larger of the two.
 pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     let reported = believed(metered.usage.unwrap_or_default());
-    // A conversation has both figures; embeddings and the like have no output.
-    let has_usage = reported.prompt_tokens.is_some()
-        && (reported.completion_tokens.is_some() || known.compaction.is_none());
-    let (usage, mut flags) = match end {
+    let has_usage = known.is_usage(&reported);
+    let (usage, mut flags, held) = match end {
         End::NotSent => return free(Flags::NOT_SENT),
         End::Refused => return free(Flags::default()),
         // Nobody charges for an answer that failed before its first content.
         _ if metered.usage.is_none() && (!known.is_success() || is_failure(metered)) => {
             return free(Flags::default());
         }
-        End::Seen if has_usage => (reported, Flags::default()),
+        End::Seen if has_usage => (reported, Flags::default(), None),
+        // If an answer could not be read, even its length is unknown. One that failed has no more.
+        End::Seen if metered.said_bytes > 0 || metered.failed => {
+            let (usage, flags) = by_text(metered, known, 0);
+            (usage, flags | Flags::USAGE_MISSING, None)
+        }
         End::Seen => {
-            // If an answer could not be read, even its length is unknown. One that failed has no more.
-            let is_unknown = metered.said_bytes == 0 && !metered.failed;
-            let usual = known.learned_output_tokens.filter(|_| is_unknown);
-            by_rule(metered, known, usual.unwrap_or(0), Flags::USAGE_MISSING)
+            let (usage, flags) = by_rule(metered, known);
+            (usage, flags | Flags::USAGE_MISSING, known.held)
         }
         // A stream that reports as it goes reports the total at its end.
-        End::Unseen if metered.done && has_usage => (reported, Flags::default()),
+        End::Unseen if metered.done && has_usage => (reported, Flags::default(), None),
         End::Unseen => {
-            by_rule(metered, known, known.learned_output_tokens.unwrap_or(0), Flags::default())
+            let (usage, flags) = by_rule(metered, known);
+            (usage, flags, known.held)
         }
     };
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
@@ -92,7 +116,10 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage)?;
         Some(budget::saved_nano_usd(price, own, compaction))
     });
-    let computed = priced.map(|(_, _, cost)| cost);
+    let computed = priced.map(|(_, _, cost)| Cost {
+        nano_usd: cost.nano_usd.max(held.map_or(0, |held| held.nano_usd)),
+        ..cost
+    });
     let cost = stated.map(|nano_usd| Cost { nano_usd, partly: false }).or(computed);
     match cost {
         Some(cost) if cost.partly => flags |= Flags::PARTLY_PRICED,
@@ -148,17 +175,26 @@ fn free(flags: Flags) -> Settlement {
     Settlement { cost_nano_usd: Some(0), flags, ..Settlement::default() }
 }
 
+/// Estimates the usage of an answer without text to count: as held, or as usual.
+fn by_rule(metered: &Metered, known: &Known<'_>) -> (Usage, Flags) {
+    let usual_tokens = known.learned_output_tokens.filter(|_| known.held.is_none());
+    let (usage, flags) = by_text(metered, known, usual_tokens.unwrap_or(0));
+    let Some(held) = known.held else { return (usage, flags) };
+    let prompt_tokens = usage.prompt_tokens.unwrap_or(0);
+    let rest_tokens = held.tokens.saturating_sub(prompt_tokens);
+    let usage = Usage {
+        prompt_tokens: Some(prompt_tokens),
+        completion_tokens: Some(usage.completion_tokens.unwrap_or(0).max(rest_tokens)),
+        ..usage
+    };
+    (usage, flags | Flags::ESTIMATED)
+}
+
 /// Estimates the usage from reports and the relayed text; `usual_tokens` is the usual total output.
-fn by_rule(
-    metered: &Metered,
-    known: &Known<'_>,
-    usual_tokens: u64,
-    flags: Flags,
-) -> (Usage, Flags) {
+fn by_text(metered: &Metered, known: &Known<'_>, usual_tokens: u64) -> (Usage, Flags) {
     let reported = believed(metered.usage.unwrap_or_default());
-    let counted = known.compaction.map(|compaction| compaction.sent_tokens);
-    let Some(prompt_tokens) = reported.prompt_tokens.or(counted) else {
-        return (reported, flags | Flags::USAGE_MISSING);
+    let Some(prompt_tokens) = reported.prompt_tokens.or(known.counted_tokens) else {
+        return (reported, Flags::USAGE_MISSING);
     };
     let relayed_tokens = metered.said_bytes.div_ceil(BYTES_A_TOKEN);
     let so_far = reported.completion_tokens.unwrap_or(relayed_tokens);
@@ -169,7 +205,7 @@ fn by_rule(
         completion_tokens: Some(so_far.max(supposed)),
         ..reported
     };
-    (usage, flags | Flags::ESTIMATED)
+    (usage, Flags::ESTIMATED)
 }
 
 /// Returns the bill of the answer itself, and the cost with that of inferences within it.
@@ -268,6 +304,8 @@ mod tests {
         };
         Known {
             compaction: Some(compaction),
+            counted_tokens: Some(900),
+            held: None,
             max_output_tokens: Some(70),
             learned_output_tokens: Some(100),
             status,
@@ -367,6 +405,39 @@ mod tests {
             let found = [settled.prompt_tokens, settled.completion_tokens, settled.cost_nano_usd];
             assert_eq!((found, settled.flags), (expected, flags), "{name}");
         }
+    }
+
+    #[test]
+    fn what_was_held_counts_if_nobody_knows_more() {
+        let price = Price::parse(PRICE).expect("a price");
+        let held = Some(Held { nano_usd: 9_000_000, tokens: 1500 });
+        let unread =
+            Known { compaction: None, counted_tokens: Some(40), ..known(&price, Some(200)) };
+        let unread = Known { held, ..unread };
+        let read = Known { held, ..known(&price, Some(200)) };
+        for (name, end, metered, known, expected) in [
+            ("left", End::Unseen, metered(None, 80, false), read, [900, 600, 9_000_000]),
+            (
+                "reported so far",
+                End::Unseen,
+                metered(Some([1000, 0, 1]), 80, false),
+                read,
+                [1000, 500, 9_000_000],
+            ),
+            ("longer", End::Unseen, metered(None, 8000, false), read, [900, 2000, 20_900_000]),
+            ("a picture", End::Seen, metered(None, 0, false), unread, [40, 1460, 14_640_000]),
+        ] {
+            let settled = settle(end, &metered, &known);
+            let found = [settled.prompt_tokens, settled.completion_tokens, settled.cost_nano_usd];
+            assert_eq!(found, expected.map(Some), "{name}");
+            assert!(settled.flags.any(Flags::ESTIMATED), "{name}");
+        }
+        let text = settle(End::Seen, &metered(None, 80, true), &read);
+        assert_eq!((text.completion_tokens, text.cost_nano_usd), (Some(20), Some(1_100_000)));
+        let whole = settle(End::Seen, &metered(Some([900, 0, 5]), 20, true), &read);
+        assert_eq!(whole.cost_nano_usd, Some(950_000));
+        let failed = Metered { failed: true, ..metered(None, 0, false) };
+        assert_eq!(settle(End::Unseen, &failed, &read).cost_nano_usd, Some(0));
     }
 
     #[test]

@@ -431,6 +431,7 @@ impl Summaries {
                 is_new: false,
                 max_input_tokens: u64::MAX,
             }),
+            counted_tokens: Some(prompt_tokens),
             max_output_tokens: Some(output_tokens),
             plan_ms: 0,
             is_billed: true,

@@ -1,0 +1,194 @@
+//! Requests whose usage nobody reads: what was held for them is spent. A plain answer is read for its
+//! usage although its caller left before it came.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use weir::config::Config;
+use weir_store::Store;
+use weir_store::ledger::{Flags, RequestRow};
+
+use super::setting::{MODEL, nano_usd, set};
+use crate::eventually::{DEADLINE, eventually};
+use crate::keys::setting::post;
+use crate::ledger::rows;
+use crate::server::harness::{Seen, Upstream, Weir, Wire, ask, ask_until, bare, start_with};
+
+const KEY: &str = "authorization: Bearer k\r\n";
+const ANSWER: &str = r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"hm"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":5}}"#;
+
+/// A weir with a budget of a dollar, and its upstream.
+struct Held {
+    upstream: Upstream,
+    weir: Weir,
+    store: Store,
+}
+
+impl Held {
+    async fn start(change: impl FnOnce(&mut Config)) -> Self {
+        let (upstream, store) = (Upstream::start().await, crate::routes::setting::memory());
+        set(&store, "all/usd/total", "1").await;
+        let weir = start_with(store.clone(), &upstream.address, |config| {
+            config.server.max_connections = 1;
+            config.ledger.drain_ms = 60_000;
+            change(config);
+        })
+        .await;
+        Self { upstream, weir, store }
+    }
+
+    /// Sends a request whose caller leaves as soon as the upstream has it, and waits until weir knows.
+    async fn left(&mut self, path: &str, body: &Value) -> Seen {
+        let mut wire = Wire::connect(self.weir.address).await;
+        wire.send(post(path, KEY, body.to_string())).await;
+        let seen = self.upstream.next().await;
+        drop(wire);
+        // There is one place: an admitted request shows that the caller's place is free.
+        ask_until(self.weir.address, bare("GET", "/healthz", "connection: close\r\n"), 200).await;
+        seen
+    }
+
+    /// Returns the spent and the held amount of the budget.
+    async fn amounts(&self) -> [u64; 2] {
+        amounts(self.weir.address).await
+    }
+
+    /// Returns the one row, and the amounts once nothing is held.
+    async fn settled(&self) -> (RequestRow, u64) {
+        let row = rows(&self.store, 1).await.remove(0);
+        let look = async || self.amounts().await;
+        let [spent, _] = eventually(DEADLINE, look, |[_, held]| *held == 0).await;
+        (row, spent)
+    }
+}
+
+async fn amounts(address: SocketAddr) -> [u64; 2] {
+    let headers = format!("{KEY}connection: close\r\n");
+    let answer = ask(address, bare("GET", "/weir/v1/budgets", &headers)).await;
+    let told: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    ["spent", "held"].map(|name| nano_usd(&told["data"][0][name]))
+}
+
+fn hello(more: &Value) -> Value {
+    let mut body = json!({"model": MODEL, "messages": [{"role": "user", "content": "hi"}]});
+    for (name, value) in more.as_object().expect("members") {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn answered(body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test]
+async fn the_usage_of_a_plain_answer_is_read_though_its_caller_left_before_it() {
+    for (path, body, answer) in [
+        ("/v1/chat/completions", hello(&json!({})), ANSWER.to_owned()),
+        ("/v1/completions", json!({"model": MODEL, "prompt": "hi"}), ANSWER.to_owned()),
+        (
+            "/v1/responses",
+            json!({"model": MODEL, "input": "hi"}),
+            r#"{"output":[],"usage":{"input_tokens":10,"output_tokens":5}}"#.to_owned(),
+        ),
+    ] {
+        let mut held = Held::start(|_| {}).await;
+        let seen = held.left(path, &body).await;
+        assert!(held.amounts().await[1] > 0, "{path}: it is still held");
+        seen.answer(answered(&answer));
+        let (row, spent) = held.settled().await;
+        let settled = &row.settlement;
+        assert_eq!(settled.outcome, "caller_left", "{path}");
+        assert_eq!(
+            (settled.prompt_tokens, settled.completion_tokens),
+            (Some(10), Some(5)),
+            "{path}"
+        );
+        assert!(!settled.flags.any(Flags::ESTIMATED | Flags::USAGE_MISSING), "{path}: {row:?}");
+        assert_eq!(Some(spent), settled.cost_nano_usd, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn without_its_usage_the_hold_is_spent() {
+    for more in [json!({}), json!({"max_tokens": 1000}), json!({"stream": true}), json!({"n": 3})] {
+        let mut held = Held::start(|config| config.ledger.drain_ms = 0).await;
+        let mut wire = Wire::connect(held.weir.address).await;
+        wire.send(post("/v1/chat/completions", KEY, hello(&more).to_string())).await;
+        let mut seen = held.upstream.next().await;
+        let most: Value = serde_json::from_slice(&seen.body).expect("JSON");
+        drop(wire);
+        seen.left().await;
+        let (row, spent) = held.settled().await;
+        let settled = &row.settlement;
+        assert!(settled.flags.any(Flags::ESTIMATED), "{more}: {row:?}");
+        assert_eq!(Some(spent), settled.cost_nano_usd, "{more}");
+        // All that the provider may charge for the output that the request allows.
+        let allowed = most["max_tokens"].as_u64().or(most["max_completion_tokens"].as_u64());
+        let choices = most["n"].as_u64().unwrap_or(1);
+        assert!(spent >= allowed.unwrap_or(16_384) * choices * 600, "{more}: {spent} {most}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_or_left_spends_its_hold() {
+    let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let begun = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{event}\r\nx",
+        event.len()
+    );
+    let mut held = Held::start(|_| {}).await;
+    let body = hello(&json!({"stream": true, "max_tokens": 1000}));
+    let mut wire = Wire::connect(held.weir.address).await;
+    wire.send(post("/v1/chat/completions", KEY, body.to_string())).await;
+    // A chunk of no size: the answer is broken.
+    held.upstream.next().await.answer(begun);
+    assert!(wire.head().await.expect("a head").starts_with("HTTP/1.1 200"));
+    drop(wire);
+    let (row, spent) = held.settled().await;
+    assert!(row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
+    assert!(spent >= 1000 * 600, "{spent}: {row:?}");
+}
+
+#[tokio::test]
+async fn pictures_and_speech_without_usage_spend_their_hold() {
+    for (path, answer) in [
+        ("/v1/images/generations", answered(r#"{"data":[{"b64_json":"AAAA"}]}"#)),
+        (
+            "/v1/audio/speech",
+            "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: 3\r\n\r\nabc"
+                .to_owned(),
+        ),
+    ] {
+        let mut held = Held::start(|_| {}).await;
+        let body = json!({"model": MODEL, "prompt": "a picture", "input": "a text ".repeat(100)});
+        let mut wire = Wire::connect(held.weir.address).await;
+        wire.send(post(path, &format!("{KEY}connection: close\r\n"), body.to_string())).await;
+        let seen = held.upstream.next().await;
+        seen.answer(answer);
+        assert_eq!(wire.message().await.expect("an answer").status(), 200);
+        drop(wire);
+        let (row, spent) = held.settled().await;
+        assert_eq!(row.settlement.outcome, "complete", "{path}");
+        assert!(row.settlement.flags.any(Flags::ESTIMATED), "{path}: {row:?}");
+        assert!(spent > 0 && Some(spent) == row.settlement.cost_nano_usd, "{path}: {row:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_again_for_a_caller_that_has_left() {
+    let mut held = Held::start(|config| {
+        config.upstream.max_retries = 3;
+        config.upstream.retry_max_wait_ms = 1;
+    })
+    .await;
+    let seen = held.left("/v1/chat/completions", &hello(&json!({}))).await;
+    let failing =
+        "HTTP/1.1 503 No\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+    seen.answer(failing);
+    let (row, spent) = held.settled().await;
+    assert_eq!((row.settlement.status, spent), (Some(503), 0), "{row:?}");
+}
