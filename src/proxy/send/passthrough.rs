@@ -24,6 +24,7 @@ use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::{ModelOverride, Route};
 use crate::upstream::Body;
 use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
+use weir_engine::wire::form::FormModelFinder;
 use weir_engine::wire::model::{ModelField, ModelFinder};
 
 /// Bytes per token assumed for a body that is not read.
@@ -119,7 +120,8 @@ impl<'a> Passthrough<'a> {
         let announced_length = callers.contains_key(CONTENT_LENGTH);
         let endpoint = attempt.target.endpoint();
         let mut headers = attempt.upstream.outbound(callers, &self.settings.via, endpoint);
-        if matches!(endpoint, Endpoint::Route(_) | Endpoint::Model(_)) {
+        let is_form = is_form(&request.headers);
+        if is_form || matches!(endpoint, Endpoint::Route(_) | Endpoint::Model(_)) {
             // In a compressed answer the usage could not be read, nor an entry extended.
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
@@ -276,9 +278,12 @@ impl PassRequest {
                 let _ = named.set(model.clone());
                 body
             }
-            Source::Stream(Some(body)) if names_a_model(&method, &target, &headers) => {
-                let is_plain = !headers.contains_key(CONTENT_ENCODING);
-                let body = if is_plain { watched(body, Arc::clone(&named)) } else { body };
+            Source::Stream(Some(body)) if method == Method::POST => {
+                let finder = Finder::new(&headers);
+                let body = match finder {
+                    Some(finder) => watched(body, finder, Arc::clone(&named)),
+                    None => body,
+                };
                 Source::Stream(Some(body))
             }
             body => body,
@@ -298,9 +303,35 @@ impl PassRequest {
     }
 }
 
+/// Finder of the model in a body.
+enum Finder {
+    Json(ModelFinder),
+    Form(FormModelFinder),
+}
+
+impl Finder {
+    /// Creates a finder for a body with these headers; `None` if it cannot be read.
+    fn new(headers: &HeaderMap) -> Option<Self> {
+        if headers.contains_key(CONTENT_ENCODING) {
+            return None;
+        }
+        let content_type = content_type(headers);
+        Some(match FormModelFinder::new(content_type) {
+            Some(form) => Self::Form(form),
+            None => Self::Json(ModelFinder::default()),
+        })
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> Option<String> {
+        match self {
+            Self::Json(json) => json.feed(bytes),
+            Self::Form(form) => form.feed(bytes),
+        }
+    }
+}
+
 /// Records the model that a streamed body names as it passes.
-fn watched(body: Body, named: Arc<OnceLock<String>>) -> Body {
-    let mut finder = ModelFinder::default();
+fn watched(body: Body, mut finder: Finder, named: Arc<OnceLock<String>>) -> Body {
     Body::new(body.inspect_frame(move |frame| {
         if let Some(model) = frame.data_ref().and_then(|chunk| finder.feed(chunk)) {
             // A body names its model once.
@@ -316,11 +347,17 @@ pub fn is_unread(method: &Method, target: &Target) -> bool {
         && matches!(endpoint, Endpoint::Route(route) if route.is_unread_conversation())
 }
 
+fn content_type(headers: &HeaderMap) -> &str {
+    let content_type = headers.get(http::header::CONTENT_TYPE);
+    content_type.and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
 /// Whether the body of a request names a model, or should if the path does.
 pub fn names_a_model(method: &Method, target: &Target, headers: &HeaderMap) -> bool {
-    let content_type = headers.get(http::header::CONTENT_TYPE);
-    let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let is_form = content_type.trim_start().to_ascii_lowercase().starts_with("multipart/");
     let is_route = matches!(target.endpoint(), Endpoint::Route(_));
-    *method == Method::POST && is_route && !is_form
+    *method == Method::POST && is_route && !is_form(headers)
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    content_type(headers).trim_start().to_ascii_lowercase().starts_with("multipart/")
 }

@@ -154,17 +154,25 @@ async fn a_stream_that_is_cut_or_left_spends_its_hold() {
 }
 
 #[tokio::test]
-async fn pictures_and_speech_without_usage_spend_their_hold() {
-    for (path, answer) in [
-        ("/v1/images/generations", answered(r#"{"data":[{"b64_json":"AAAA"}]}"#)),
+async fn pictures_speech_and_answers_in_the_background_spend_their_hold() {
+    let queued = r#"{"id":"resp_1","status":"queued","background":true,"error":null,"output":[],"usage":null}"#;
+    for (path, is_background, answer) in [
+        ("/v1/images/generations", false, answered(r#"{"data":[{"b64_json":"AAAA"}]}"#)),
+        ("/v1/responses", true, answered(queued)),
         (
             "/v1/audio/speech",
+            false,
             "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: 3\r\n\r\nabc"
                 .to_owned(),
         ),
     ] {
         let mut held = Held::start(|_| {}).await;
-        let body = json!({"model": MODEL, "prompt": "a picture", "input": "a text ".repeat(100)});
+        let mut body = json!({"model": MODEL, "input": "a text ".repeat(100)});
+        if is_background {
+            body["background"] = json!(true);
+        } else {
+            body["prompt"] = json!("a picture");
+        }
         let mut wire = Wire::connect(held.weir.address).await;
         wire.send(post(path, &format!("{KEY}connection: close\r\n"), body.to_string())).await;
         let seen = held.upstream.next().await;

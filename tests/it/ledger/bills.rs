@@ -300,3 +300,33 @@ async fn an_answer_that_failed_costs_nothing() {
         check("an error as the first event", &row, "0", false);
     }
 }
+
+#[tokio::test]
+async fn a_form_is_billed_by_the_model_that_it_names() {
+    let part = |head: &str, value: &str| {
+        format!("--x\r\ncontent-disposition: form-data; {head}\r\n\r\n{value}\r\n")
+    };
+    let sound = part("name=\"file\"; filename=\"a.mp3\"", &"sound ".repeat(20_000));
+    let model = part("name=\"model\"", "whisper-9");
+    for body in [format!("{model}{sound}--x--\r\n"), format!("{sound}{model}--x--\r\n")] {
+        let mut upstream = Upstream::start().await;
+        let store = Store::in_memory().expect("there is memory");
+        let weir = harness::start_with(store.clone(), &upstream.address, priced).await;
+        let request = format!(
+            "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             accept-encoding: gzip\r\ncontent-type: multipart/form-data; boundary=x\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let asking = tokio::spawn(async move { whole(weir.address, &request).await });
+        let seen = upstream.next().await;
+        assert_eq!(seen.body, body.as_bytes());
+        assert!(seen.head.contains("accept-encoding: identity\r\n"), "{}", seen.head);
+        let said = json!({"text": "hm", "usage": {"type": "duration", "seconds": 90}});
+        seen.answer(through::whole(&said));
+        asking.await.expect("it is answered");
+        let row = rows(&store, 1).await.remove(0);
+        assert_eq!(row.model, "whisper-9");
+        check("minutes", &row, "0.009", false);
+    }
+}

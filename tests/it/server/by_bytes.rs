@@ -158,3 +158,32 @@ async fn values_that_weir_need_not_understand_are_forwarded() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_usage_of_large_answers_and_events_is_read_in_passing() {
+    capture_log();
+    let usage = r#""usage":{"input_tokens":7,"output_tokens":3}"#;
+    let picture = "A".repeat(9 << 20);
+    let images = format!(r#"{{"created":1,"data":[{{"b64_json":"{picture}"}}],{usage}}}"#);
+    let numbers = "0.125,".repeat((9 << 20) / 6);
+    let embeddings = format!(
+        r#"{{"object":"list","data":[{{"embedding":[{numbers}0]}}],"usage":{{"prompt_tokens":7,"completion_tokens":3}}}}"#
+    );
+    let item = r#"{"type":"image_generation_call","result":""#;
+    let event = format!(
+        "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{item}{picture}\"}}],{usage}}}}}\n\n"
+    );
+    for (path, body, is_stream, text) in [
+        ("/v1/images/generations", r#""prompt":"a""#, false, &images),
+        ("/v1/embeddings", r#""input":"a""#, false, &embeddings),
+        ("/v1/responses", r#""input":"a""#, true, &event),
+    ] {
+        let row = Row { path, body, plain: "", stream: "" };
+        let right = if is_stream { "text/event-stream" } else { "application/json" };
+        let headers = format!("content-type: {right}\r\n");
+        let answer = answered(&row, is_stream, &headers, text.as_bytes()).await;
+        assert!(answer.body == text.as_bytes(), "{path}");
+        let line = log_line();
+        assert_eq!([&line["prompt_tokens"], &line["completion_tokens"]], [7, 3], "{path} {line}");
+    }
+}

@@ -17,6 +17,7 @@ pub mod clamp;
 pub mod compaction;
 mod containers;
 pub mod event_filter;
+pub mod form;
 mod identity;
 pub mod insert;
 pub mod json;
