@@ -44,7 +44,7 @@ pub use policies::Policies;
 pub use reader::{Problem, Warning};
 pub use redis::Redis;
 pub use renamed::DEFAULTS;
-pub use routes::{LargerWhen, Route, Routes};
+pub use routes::{FallbackOn, LargerWhen, Route, Routes};
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 pub use tls::{ConnectTls, ListenTls};
 pub use traces::Traces;

@@ -31,6 +31,8 @@ pub struct Route {
     pub send_as: Option<String>,
     /// Models to try if the upstream fails, in this order.
     pub fallback: Vec<String>,
+    /// Failures after which they are tried.
+    pub fallback_on: Vec<FallbackOn>,
     /// Model to use if a conversation does not fit.
     pub larger: Option<String>,
     pub larger_when: LargerWhen,
@@ -40,6 +42,39 @@ pub struct Route {
     pub policy: Option<String>,
     /// Price of this row's requests, instead of the model's known price.
     pub price: Option<Price>,
+}
+
+/// Failure after which a fallback model is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallbackOn {
+    /// One that may pass: no answer, 408, 409, 429 and 5xx.
+    Transient,
+    /// This status.
+    Status(u16),
+    /// The account at the provider has no credit left.
+    NoCredit,
+    /// The provider does not have the model.
+    NoModel,
+    /// The provider's filter refused the content.
+    ContentFilter,
+}
+
+impl FallbackOn {
+    fn parse(text: &str) -> Result<Self, String> {
+        let status = || text.parse().ok().filter(|status| (400..600).contains(status));
+        match text {
+            "transient" => Ok(Self::Transient),
+            "no_credit" => Ok(Self::NoCredit),
+            "no_model" => Ok(Self::NoModel),
+            "content_filter" => Ok(Self::ContentFilter),
+            _ => status().map(Self::Status).ok_or_else(|| {
+                format!(
+                    "has {text:?}; write \"transient\", \"no_credit\", \"no_model\", \"content_filter\" \
+                     or a status from 400 to 599, such as \"402\""
+                )
+            }),
+        }
+    }
 }
 
 /// When a conversation moves to the larger model.
@@ -203,6 +238,9 @@ fn route(reader: &mut Reader, row: &str, policies: &Policies) -> Route {
         upstream: upstream.unwrap_or_else(|| DEFAULT_UPSTREAM.to_owned()),
         send_as: keys.written_text("send_as", model_name),
         fallback: keys.list("fallback", model_name).unwrap_or_default(),
+        fallback_on: keys
+            .list("fallback_on", |text| FallbackOn::parse(text.trim()))
+            .unwrap_or_else(|| vec![FallbackOn::Transient]),
         larger: keys.written_text("larger", model_name),
         larger_when: keys.get("larger_when"),
         max_input_tokens: keys.written("max_input_tokens"),
@@ -267,6 +305,7 @@ mod tests {
             upstream = "other"
             send_as = "llama-8b"
             fallback = ["qwen"]
+            fallback_on = ["402", "no_model"]
             larger = "big"
             larger_when = "cut"
             max_input_tokens = 9
@@ -296,6 +335,7 @@ mod tests {
             upstream: "other".into(),
             send_as: Some("llama-8b".into()),
             fallback: vec!["qwen".into()],
+            fallback_on: vec![FallbackOn::Status(402), FallbackOn::NoModel],
             larger: Some("big".into()),
             larger_when: LargerWhen::Cut,
             max_input_tokens: Some(9),
@@ -304,6 +344,7 @@ mod tests {
         };
         assert_eq!(config.routes.rows[0], expected);
         assert_eq!(config.routes.rows[1].upstream, "other");
+        assert_eq!(config.routes.rows[1].fallback_on, [FallbackOn::Transient]);
     }
 
     #[test]
@@ -313,6 +354,7 @@ mod tests {
             upstream: DEFAULT_UPSTREAM.to_owned(),
             send_as: None,
             fallback: Vec::new(),
+            fallback_on: Vec::new(),
             larger: None,
             larger_when: LargerWhen::Refused,
             max_input_tokens: None,

@@ -258,7 +258,7 @@ impl Proxy {
             let request = request.await?;
             let action = is_unread.then_some(headers::UNREAD);
             record.passed(Passed { model: Arc::clone(&request.named), action });
-            let mut passthrough = Passthrough::prepare(settings, request)?;
+            let mut passthrough = Passthrough::prepare(settings, request, pass.caller.tenant)?;
             let inbound = send::send(&mut passthrough, &mut record).await?;
             Ok((inbound, passthrough.into_current()))
         };

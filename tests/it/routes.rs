@@ -2,6 +2,7 @@
 //! and the result if one fails.
 
 mod begun;
+mod causes;
 mod credentials;
 mod fallback;
 mod faults;

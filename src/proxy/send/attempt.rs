@@ -13,6 +13,7 @@ use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::ModelOverride;
 use crate::upstream::Target;
 use weir_engine::wire::model::ModelField;
+use weir_store::Tenant;
 
 impl ChatRequest {
     /// Reads the options in the request's headers, and finds the model that it names.
@@ -150,6 +151,11 @@ impl Attempt {
             None => planned?,
         };
         Ok(Self { asked: model.map(str::to_owned), upstream, target, job, planned })
+    }
+
+    /// Whether its upstream may be asked while another could be.
+    pub fn may_be_asked(&self, tenant: Tenant) -> bool {
+        self.upstream.may_be_asked((tenant, &self.planned.model))
     }
 
     /// Completes a tentative attempt for `model` with the records of its compactions, if summaries

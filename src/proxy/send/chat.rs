@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::overflow_retry::OverflowRetry;
-use super::{Cause, Exchange, may_pass, refused_part};
+use super::{Cause, Exchange, is_cause, refused_part};
 use crate::config::LargerWhen;
 use crate::proxy::admit::request::ChatRequest;
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -73,7 +73,7 @@ impl<'a> Chat<'a> {
             limit_tokens,
         };
         if !chat.route.fallback().is_empty()
-            && !chat.current.upstream.lets_through()
+            && !chat.current.may_be_asked(tenant)
             && let Some(other) = chat.next_fallback().await
         {
             chat.enter(other, record);
@@ -126,7 +126,7 @@ impl<'a> Chat<'a> {
             let Ok(looked) = looked else { continue };
             let is_less = looked.planned.limit_tokens < self.limit_tokens && looked.planned.loses();
             if !is_less
-                && looked.upstream.lets_through()
+                && looked.may_be_asked(request.caller.tenant)
                 && let Ok(ready) = looked.settled(settings, request, Some(model)).await
             {
                 return Some(ready);
@@ -268,15 +268,21 @@ impl Exchange for Chat<'_> {
         Ok(None)
     }
 
-    async fn next(&mut self, sent: &Result<Inbound, ProxyError>) -> Option<Attempt> {
+    fn model(&self) -> &str {
+        &self.current.planned.model
+    }
+
+    async fn next(&mut self, sent: &mut Result<Inbound, ProxyError>) -> Option<Attempt> {
         match sent {
             Err(error) if error.kind == ErrorKind::ContextLengthExceeded => {
                 let (model, _) = self.larger.take()?;
                 let than = Some(self.current.planned.limit_tokens);
                 larger_than(self.settings, &self.request, &model, than).await
             }
-            sent if may_pass(sent) => self.next_fallback().await,
-            _ => None,
+            sent => match is_cause(&self.route, sent).await {
+                true => self.next_fallback().await,
+                false => None,
+            },
         }
     }
 

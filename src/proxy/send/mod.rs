@@ -18,10 +18,12 @@ use http::StatusCode;
 use super::error::{ErrorKind, ProxyError};
 use super::settle::record::Record;
 use super::upstreams::Upstream;
+use super::upstreams::routes::Route;
+use crate::config::FallbackOn;
 use crate::upstream::retry::{self, RetryAdvice, Tried};
 use crate::upstream::{Inbound, Target};
 use weir_engine::wire::model::ModelField;
-use weir_store::now_ms;
+use weir_store::{Tenant, now_ms};
 
 /// Larger bodies are not searched for their model on the request's own task.
 pub(in crate::proxy) const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
@@ -74,10 +76,13 @@ pub trait Exchange {
         record: &mut Record,
     ) -> impl Future<Output = Result<Option<Cause>, ProxyError>> + Send;
 
+    /// Returns the model of the current attempt.
+    fn model(&self) -> &str;
+
     /// Prepares an attempt with another model, if the failure is a reason for one.
     fn next(
         &mut self,
-        sent: &Result<Inbound, ProxyError>,
+        sent: &mut Result<Inbound, ProxyError>,
     ) -> impl Future<Output = Option<Self::Next>> + Send;
 
     /// Makes `next` the current attempt.
@@ -118,7 +123,7 @@ pub async fn send(
             }
             Err(error) => sent = Err(error),
         }
-        let sent = match sent {
+        let mut sent = match sent {
             Ok(inbound) => upstream.well_placed(target, inbound).await,
             Err(error) => Err(error),
         };
@@ -126,7 +131,8 @@ pub async fn send(
         if record.presence().has_left() {
             return sent;
         }
-        let wait = wait(upstream, retries, &sent).filter(|_| exchange.is_replayable());
+        let asked = (record.caller().tenant, exchange.model());
+        let wait = wait(upstream, asked, retries, &sent).filter(|_| exchange.is_replayable());
         if let Some(wait) = wait {
             record.gave_way(status(&sent)).await;
             drop(sent);
@@ -134,7 +140,7 @@ pub async fn send(
             record.ready();
             retries += 1;
             cause = Some(Cause::Retry(wait));
-        } else if let Some(next) = exchange.next(&sent).await {
+        } else if let Some(next) = exchange.next(&mut sent).await {
             record.gave_way(status(&sent)).await;
             drop(sent);
             exchange.enter(next, record);
@@ -167,9 +173,29 @@ pub fn tried(sent: &Result<Inbound, ProxyError>) -> Option<Tried> {
     }
 }
 
-/// Whether a failure may be transient, so that another attempt is worthwhile.
-fn may_pass(sent: &Result<Inbound, ProxyError>) -> bool {
-    tried(sent).is_some_and(Tried::may_pass)
+/// Whether a failure is a cause to try a fallback model of `route`.
+async fn is_cause(route: &Route, sent: &mut Result<Inbound, ProxyError>) -> bool {
+    let Some(tried) = tried(sent).filter(|_| !route.fallback().is_empty()) else { return false };
+    for cause in route.fallback_on() {
+        let (status, words) = match cause {
+            FallbackOn::Transient if tried.may_pass() => return true,
+            FallbackOn::Transient => continue,
+            FallbackOn::Status(status) => (*status, [].as_slice()),
+            FallbackOn::NoCredit => (402, refused_part::NO_CREDIT),
+            FallbackOn::NoModel => (404, refused_part::NO_MODEL),
+            FallbackOn::ContentFilter => (0, refused_part::CONTENT_FILTER),
+        };
+        if tried == Tried::Status(status) {
+            return true;
+        }
+        if let Ok(inbound) = sent
+            && !words.is_empty()
+            && refused_part::is_said(inbound, words).await
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns the status of the answer, or the error instead of one.
@@ -182,16 +208,24 @@ fn status(sent: &Result<Inbound, ProxyError>) -> Result<StatusCode, ErrorKind> {
 }
 
 /// Records how a request came back from `upstream`, and returns the delay before the next attempt
-/// there; `None` for no retry.
-fn wait(upstream: &Upstream, retries: u32, sent: &Result<Inbound, ProxyError>) -> Option<Duration> {
+/// there; `None` for no retry. It was for this tenant and model.
+fn wait(
+    upstream: &Upstream,
+    asked: (Tenant, &str),
+    retries: u32,
+    sent: &Result<Inbound, ProxyError>,
+) -> Option<Duration> {
     let tried = tried(sent)?;
     upstream.note(tried);
-    if retries >= upstream.retry_limits.max_retries || !tried.may_pass() {
-        return None;
-    }
     let headers = sent.as_ref().ok().map(|inbound| &inbound.headers);
     let advice =
         headers.map_or_else(RetryAdvice::default, |headers| RetryAdvice::read(headers, now_ms()));
+    if let (Tried::Status(429), Some(wait_ms)) = (tried, advice.wait_ms) {
+        upstream.cool_down(asked, Duration::from_millis(wait_ms));
+    }
+    if retries >= upstream.retry_limits.max_retries || !tried.may_pass() {
+        return None;
+    }
     let mut random = [0; 4];
     // Without randomness all retries would come at once; they still work.
     let _ = getrandom::fill(&mut random);

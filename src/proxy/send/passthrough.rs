@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
-use super::{Cause, Exchange, find_model, may_pass};
+use super::{Cause, Exchange, find_model, is_cause};
 use crate::proxy::admit::request::PassBody;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::headers;
@@ -26,6 +26,7 @@ use crate::upstream::Body;
 use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
 use weir_engine::wire::form::FormModelFinder;
 use weir_engine::wire::model::{ModelField, ModelFinder};
+use weir_store::Tenant;
 
 /// Bytes per token assumed for a body that is not read.
 const BYTES_A_TOKEN: u64 = 4;
@@ -78,17 +79,22 @@ pub struct Passthrough<'a> {
     route: Arc<Route>,
     /// Number of the route's fallback models that were tried or passed over.
     tried_fallbacks: usize,
+    tenant: Tenant,
 }
 
 impl<'a> Passthrough<'a> {
     /// Prepares a request for the model of its route. An upstream that fails repeatedly is skipped
     /// while there is another.
-    pub fn prepare(settings: &'a Settings, request: PassRequest) -> Result<Self, ProxyError> {
+    pub fn prepare(
+        settings: &'a Settings,
+        request: PassRequest,
+        tenant: Tenant,
+    ) -> Result<Self, ProxyError> {
         let route = Arc::clone(settings.planner.routes().find(&request.model));
         let current = Attempt::new(settings, &request, &request.model)?;
-        let mut own = Self { settings, request, current, route, tried_fallbacks: 0 };
+        let mut own = Self { settings, request, current, route, tried_fallbacks: 0, tenant };
         if !own.route.fallback().is_empty()
-            && !own.current.upstream.lets_through()
+            && !own.current.may_be_asked(tenant)
             && let Some(other) = own.next_fallback()
         {
             own.current = other;
@@ -106,7 +112,7 @@ impl<'a> Passthrough<'a> {
         while let Some(model) = self.route.fallback().get(self.tried_fallbacks) {
             self.tried_fallbacks += 1;
             let attempt = Attempt::new(self.settings, &self.request, model).ok();
-            if let Some(attempt) = attempt.filter(|attempt| attempt.upstream.lets_through()) {
+            if let Some(attempt) = attempt.filter(|attempt| attempt.may_be_asked(self.tenant)) {
                 return Some(attempt);
             }
         }
@@ -194,8 +200,15 @@ impl Exchange for Passthrough<'_> {
         Ok(None)
     }
 
-    async fn next(&mut self, sent: &Result<Inbound, ProxyError>) -> Option<Attempt> {
-        (self.is_replayable() && may_pass(sent)).then(|| self.next_fallback()).flatten()
+    fn model(&self) -> &str {
+        &self.current.model
+    }
+
+    async fn next(&mut self, sent: &mut Result<Inbound, ProxyError>) -> Option<Attempt> {
+        match self.is_replayable() && is_cause(&self.route, sent).await {
+            true => self.next_fallback(),
+            false => None,
+        }
     }
 
     fn enter(&mut self, next: Attempt, _: &mut Record) {
@@ -225,6 +238,11 @@ impl Attempt {
         };
         let model = target.path_model.clone().unwrap_or_else(|| sent.to_owned());
         Ok(Self { upstream, target, renamed, model })
+    }
+
+    /// Whether its upstream may be asked while another could be.
+    fn may_be_asked(&self, tenant: Tenant) -> bool {
+        self.upstream.may_be_asked((tenant, &self.model))
     }
 
     /// Warns once for each route and model that weir does not read such requests. `model` is the

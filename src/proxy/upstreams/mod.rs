@@ -3,6 +3,7 @@
 
 pub mod base_url;
 pub mod bound_thinking;
+mod cooldowns;
 pub mod learned;
 pub mod learned_store;
 pub mod refused_models;
@@ -23,6 +24,7 @@ use crate::proxy::events::{Event, Events};
 use crate::proxy::headers::{self, Via};
 use crate::proxy::upstreams::base_url::BaseUrl;
 use crate::proxy::upstreams::bound_thinking::BoundThinking;
+use crate::proxy::upstreams::cooldowns::Cooldowns;
 use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::routes::UpstreamKnowledge;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
@@ -30,7 +32,7 @@ use crate::upstream::breaker::{Breaker, Change, Health};
 use crate::upstream::retry::{RetryLimits, Tried};
 use crate::upstream::{Client, Endpoint, ProviderKey, Route, SendError, Target};
 use weir_engine::compact::LearnedLimits;
-use weir_store::Store;
+use weir_store::{Store, Tenant};
 
 /// Failures in a row after which an upstream is skipped, and for how long.
 const MOST_FAILURES: u32 = 5;
@@ -58,6 +60,7 @@ pub struct Upstream {
     pub knowledge: Arc<UpstreamKnowledge>,
     pub(in crate::proxy) base_url: BaseUrl,
     breaker: Breaker,
+    cooldowns: Cooldowns,
     events: Events,
 }
 
@@ -211,6 +214,7 @@ impl Upstream {
             origin,
             base_url: BaseUrl::default(),
             breaker: Breaker::new(MOST_FAILURES, PAUSE),
+            cooldowns: Cooldowns::default(),
             events: events.clone(),
         })
     }
@@ -286,9 +290,22 @@ impl Upstream {
         headers
     }
 
-    /// Whether a request may go there while another upstream could serve it, too.
-    pub fn lets_through(&self) -> bool {
-        self.breaker.lets_through(Instant::now())
+    /// Whether a request of this tenant for this model may go there while another upstream could serve
+    /// it, too.
+    pub fn may_be_asked(&self, (tenant, model): (Tenant, &str)) -> bool {
+        let now = Instant::now();
+        !self.cooldowns.is_cooling(self.limited(tenant), model, now)
+            && self.breaker.lets_through(now)
+    }
+
+    /// Records that it asks not to get such requests for this long.
+    pub fn cool_down(&self, (tenant, model): (Tenant, &str), wait: Duration) {
+        self.cooldowns.note(self.limited(tenant), model, Instant::now(), wait);
+    }
+
+    /// Returns whose limits apply: those of a tenant that sends its own credential.
+    fn limited(&self, tenant: Tenant) -> Option<Tenant> {
+        self.gets_callers_key.then_some(tenant)
     }
 
     /// Returns its health.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::config::{self, Config, DEFAULT_UPSTREAM, LargerWhen};
+use crate::config::{self, Config, DEFAULT_UPSTREAM, FallbackOn, LargerWhen};
 use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
@@ -55,6 +55,11 @@ impl Route {
 
     pub fn fallback(&self) -> &[String] {
         self.row.as_ref().map_or(&[], |row| &row.fallback)
+    }
+
+    /// Returns the failures after which the models of `fallback` are tried.
+    pub fn fallback_on(&self) -> &[FallbackOn] {
+        self.row.as_ref().map_or(&[], |row| &row.fallback_on)
     }
 
     /// Returns the larger model for conversations that do not fit.
