@@ -200,3 +200,34 @@ async fn nothing_is_sent_again_for_a_caller_that_has_left() {
     let (row, spent) = held.settled().await;
     assert_eq!((row.settlement.status, spent), (Some(503), 0), "{row:?}");
 }
+
+#[tokio::test]
+async fn callers_that_leave_at_once_spend_no_more_than_their_budget() {
+    let mut held = Held::start(|config| {
+        config.ledger.drain_ms = 0;
+        config.server.max_connections = 100;
+    })
+    .await;
+    set(&held.store, "all/usd/total", "0.02").await;
+    // The upstream bills all that each request allows.
+    let (mut billed, mut sent, mut refused) = (0, 0, None);
+    while refused.is_none() && sent < 100 {
+        let mut wire = Wire::connect(held.weir.address).await;
+        let body = hello(&json!({"max_tokens": 1000})).to_string();
+        wire.send(post("/v1/chat/completions", KEY, body)).await;
+        tokio::select! {
+            seen = held.upstream.next() => {
+                let body: Value = serde_json::from_slice(&seen.body).expect("JSON");
+                billed += body["max_tokens"].as_u64().expect("a limit") * 600;
+                sent += 1;
+            }
+            answer = wire.message() => refused = answer,
+        }
+    }
+    let refused = refused.expect("it is refused");
+    assert_eq!(refused.header("x-weir-error"), Some("insufficient_quota"), "{refused:?}");
+    assert!(sent > 30 && billed <= 20_000_000, "{sent} requests, {billed}");
+    let look = async || held.amounts().await;
+    let [spent, _] = eventually(DEADLINE, look, |[_, held]| *held == 0).await;
+    assert!(spent >= billed && spent <= 20_000_000, "{spent} {billed}");
+}
