@@ -8,9 +8,27 @@
 
 use super::price::OutputBound;
 
-/// Divisor of the free amount: the share that one request gets if there is not enough for
-/// everything it wants.
-const SHARE: u64 = 8;
+/// Share of the free amount that one request gets if there is not enough for everything it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// Nobody else holds anything or waits, or it has waited to the end.
+    All,
+    /// Others are under way, and nobody else waits: half.
+    Half,
+    /// Others wait: an eighth, so that they need not.
+    Small,
+}
+
+impl Share {
+    /// Returns the share of a request that can wait, among others that hold or wait.
+    pub fn among(rooms: &[Room], others_wait: bool) -> Self {
+        match rooms.iter().any(|room| room.held > 0) {
+            _ if others_wait => Self::Small,
+            true => Self::Half,
+            false => Self::All,
+        }
+    }
+}
 
 /// Unit of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,7 +40,7 @@ pub enum Measure {
 }
 
 /// Worst-case size of a request, as a function of its output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ask {
     /// Cost.
     pub money: OutputBound,
@@ -101,9 +119,9 @@ pub enum Verdict {
     Exhausted { index: usize },
 }
 
-/// Decides whether a request is admitted to all of these budgets. With `has_patience` it waits
+/// Decides whether a request is admitted to all of these budgets. With less than a whole share it waits
 /// instead of accepting less output than answers commonly use.
-pub fn decide(rooms: &[Room], ask: &Ask, has_patience: bool) -> Verdict {
+pub fn decide(rooms: &[Room], ask: &Ask, share: Share) -> Verdict {
     let fits_all =
         |tokens: u64| rooms.iter().all(|room| ask.amount(room.measure, tokens) <= room.free());
     if fits_all(ask.wanted_tokens) {
@@ -120,11 +138,13 @@ pub fn decide(rooms: &[Room], ask: &Ask, has_patience: bool) -> Verdict {
     }
     let most = rooms.iter().map(|room| ask.most(room.measure, room.free())).min().flatten();
     let Some(most) = most.filter(|_| ask.is_flexible) else { return Verdict::Wait };
-    let target = match has_patience {
-        // While much is free, an answer is not shortened to reserve the rest for others.
-        true => ask.enough_tokens.max(most / SHARE).max(needed).min(ever),
-        false => most.max(needed).min(ever),
+    // While much is free, an answer is not shortened to reserve the rest for others.
+    let wished = match share {
+        Share::All => most,
+        Share::Half => ask.enough_tokens.max(most / 2),
+        Share::Small => ask.enough_tokens.max(most / 8),
     };
+    let target = wished.max(needed).min(ever);
     if most < target { Verdict::Wait } else { Verdict::Granted { output_tokens: target } }
 }
 
@@ -196,7 +216,7 @@ mod tests {
             ),
             ("overspent", vec![tokens(100, 5000, 5000)], flexible, Exhausted { index: 0 }),
         ] {
-            assert_eq!(decide(&rooms, &ask, true), expected, "{name}");
+            assert_eq!(decide(&rooms, &ask, Share::Small), expected, "{name}");
         }
     }
 
@@ -204,9 +224,26 @@ mod tests {
     fn a_request_that_waited_to_the_end_takes_the_free_amount() {
         let flexible = ask(100, 400, 50, true);
         let rooms = [tokens(600, 0, 460)];
-        assert_eq!(decide(&rooms, &flexible, false), Verdict::Granted { output_tokens: 40 });
-        assert_eq!(decide(&[tokens(600, 0, 490)], &flexible, false), Verdict::Wait);
-        assert_eq!(decide(&[tokens(600, 0, 500)], &ask(100, 400, 50, false), false), Verdict::Wait);
+        assert_eq!(decide(&rooms, &flexible, Share::All), Verdict::Granted { output_tokens: 40 });
+        assert_eq!(decide(&[tokens(600, 0, 490)], &flexible, Share::All), Verdict::Wait);
+        let firm = ask(100, 400, 50, false);
+        assert_eq!(decide(&[tokens(600, 0, 500)], &firm, Share::All), Verdict::Wait);
+    }
+
+    #[test]
+    fn nobody_is_cut_below_the_free_amount_for_nobody() {
+        let much = Ask { enough_tokens: 2048, ..ask(100, 30_000, 0, true) };
+        for (rooms, others_wait, granted) in [
+            ([tokens(10_100, 0, 0)], false, 10_000),
+            ([tokens(20_100, 0, 10_000)], false, 5000),
+            ([tokens(13_100, 0, 10_000)], false, 2048),
+            ([tokens(20_100, 0, 10_000)], true, 2048),
+            ([tokens(10_100, 0, 0)], true, 2048),
+        ] {
+            let share = Share::among(&rooms, others_wait);
+            let expected = Verdict::Granted { output_tokens: granted };
+            assert_eq!(decide(&rooms, &much, share), expected, "{rooms:?}, {others_wait}");
+        }
     }
 
     #[test]
@@ -215,7 +252,7 @@ mod tests {
         assert_eq!(ask.amount(Measure::Tokens, 10), 130);
         assert_eq!(ask.amount(Measure::NanoUsd, 10), 130_000);
         assert_eq!(
-            decide(&[tokens(160, 0, 0)], &ask, true),
+            decide(&[tokens(160, 0, 0)], &ask, Share::Small),
             Verdict::Granted { output_tokens: 20 }
         );
     }
@@ -235,10 +272,10 @@ mod tests {
             enough in 0u64..5000,
             choices in 1u64..4,
             is_flexible: bool,
-            has_patience: bool,
+            share in prop::sample::select(vec![Share::All, Share::Half, Share::Small]),
         ) {
             let ask = Ask { choices, ..ask(prompt, wanted, enough, is_flexible) };
-            match decide(&rooms, &ask, has_patience) {
+            match decide(&rooms, &ask, share) {
                 Verdict::Granted { output_tokens } => {
                     prop_assert!(output_tokens <= wanted);
                     for room in &rooms {
@@ -255,9 +292,9 @@ mod tests {
                         .iter()
                         .map(|room| Room { held: 0, spent: room.spent + room.held, ..*room })
                         .collect();
-                    let sent = matches!(decide(&alone, &ask, has_patience), Verdict::Granted { .. });
+                    let sent = matches!(decide(&alone, &ask, share), Verdict::Granted { .. });
                     prop_assert!(sent);
-                    prop_assert!(decide(&spent, &ask, has_patience) != Verdict::Wait);
+                    prop_assert!(decide(&spent, &ask, share) != Verdict::Wait);
                 }
                 Verdict::Exhausted { index } => {
                     let least = if is_flexible { wanted.min(16) } else { wanted };

@@ -20,7 +20,7 @@ use super::super::{Store, StoreError};
 use super::leader_lock::LeaderLock;
 use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::{Count, Counter};
-use crate::budget::hold::decide;
+use crate::budget::hold::{Share, decide};
 use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
 
 /// Number of counters above which empty ones are removed.
@@ -316,7 +316,7 @@ impl Memory {
                     held: status.count.held,
                 };
                 let rooms: Vec<Room> = statuses.iter().map(room).collect();
-                match decide(&rooms, &wanted.ask, false) {
+                match decide(&rooms, &wanted.ask, Share::All) {
                     Verdict::Exhausted { index } => NoRoom::Exhausted(statuses.swap_remove(index)),
                     Verdict::Granted { .. } | Verdict::Wait => {
                         NoRoom::Store(StoreError::Failed(LED_BY_ANOTHER.to_owned()))
@@ -397,8 +397,14 @@ impl State {
             return Step::Load(missing);
         }
         let (rooms, keys) = self.rooms(zone, wanted);
-        let is_behind = is_new && keys.iter().any(|(key, _)| self.counters[key].waiting > 0);
-        match decide(&rooms, &wanted.ask, has_patience) {
+        let waiting = keys.iter().map(|(key, _)| self.counters[key].waiting).max().unwrap_or(0);
+        let is_behind = is_new && waiting > 0;
+        // One that waits counts itself.
+        let share = match has_patience {
+            true => Share::among(&rooms, waiting > usize::from(!is_new)),
+            false => Share::All,
+        };
+        match decide(&rooms, &wanted.ask, share) {
             Verdict::Granted { .. } if is_behind => Step::Wait,
             Verdict::Granted { output_tokens } => {
                 let parts = keys.into_iter().map(|(key, bucket_ms)| {

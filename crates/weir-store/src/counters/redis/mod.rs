@@ -48,7 +48,7 @@ use super::super::redis::Redis;
 use super::super::{Store, StoreError};
 use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::Count;
-use crate::budget::hold::decide;
+use crate::budget::hold::{Share, decide};
 use crate::budget::{Room, Verdict};
 use call::{is_stale, random, unexpected_reply};
 use lease::{Grant, Lease, State, bucket_of, name_of, scopes};
@@ -293,7 +293,14 @@ impl RedisCounters {
                 return Ok(Step::Done(Ok((output_tokens, statuses))));
             }
             let rooms: Vec<Room> = wanted.applied.iter().zip(&counts).map(room).collect();
-            match decide(&rooms, &wanted.ask, has_patience) {
+            let share = match has_patience {
+                true => Share::among(
+                    &rooms,
+                    self.state().queue.has_others_for(wanted.id, &attempt.names),
+                ),
+                false => Share::All,
+            };
+            match decide(&rooms, &wanted.ask, share) {
                 Verdict::Granted { output_tokens: less } if may_hold => output_tokens = less,
                 Verdict::Granted { .. } | Verdict::Wait => return Ok(Step::Wait),
                 Verdict::Exhausted { index } => {

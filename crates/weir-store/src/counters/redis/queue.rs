@@ -46,6 +46,12 @@ impl Queue {
         names.iter().any(|name| self.by_name.contains_key(name))
     }
 
+    /// Returns whether any other request waits for one of these counters.
+    pub(super) fn has_others_for(&self, id: RequestId, names: &[String]) -> bool {
+        let is_for = |turn: &Arc<Turn>| turn.names.iter().any(|name| names.contains(name));
+        self.waiting.iter().any(|turn| turn.id != id && is_for(turn))
+    }
+
     /// Joins at the end.
     pub(super) fn join(&mut self, id: RequestId, names: Vec<String>) -> Arc<Turn> {
         let is_first = AtomicBool::new(!self.has_any_for(&names));
