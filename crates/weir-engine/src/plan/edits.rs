@@ -136,7 +136,10 @@ impl Frame {
         let asked = request.max_output_tokens;
         let learned = options.learned.clamped(&options.limits_of(request), most_tokens, asked);
         let most = options.max_output_tokens;
-        let budgeted = most.filter(|most| asked.is_none_or(|asked| asked > *most));
+        let is_above = |most: &u64| {
+            asked.is_none_or(|asked| asked.max(clamp::largest(request).unwrap_or(u64::MAX)) > *most)
+        };
+        let budgeted = most.filter(is_above);
         let clamp = learned.into_iter().chain(budgeted).min();
         Self {
             usage_option: request.missing_usage_option.filter(|_| options.asks_usage && is_edited),

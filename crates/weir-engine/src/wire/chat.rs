@@ -75,7 +75,7 @@ pub(super) fn read<'a>(
         missing_usage_option: stream
             .filter(|stream| *stream == "true")
             .and_then(|stream| UsageOption::missing(text, stream, stream_options)),
-        max_output_tokens: given.clone().find_map(json::count),
+        max_output_tokens: given.clone().filter_map(json::count).max(),
         output_limits: given.filter(|raw| *raw != "null").collect(),
         absent_limits: limits
             .into_iter()
@@ -330,7 +330,7 @@ mod tests {
         let request = read(body, 10).expect("readable");
         assert_eq!(request.model.as_deref(), Some("gpt-4o"));
         assert!(request.stream);
-        assert_eq!(request.max_output_tokens, Some(7));
+        assert_eq!(request.max_output_tokens, Some(10));
         assert_eq!(request.messages, [r#"{"role":"user","content":"hi"}"#, r#"{"role":"x"}"#]);
         assert_eq!(request.extras, [Extra { kind: ExtraKind::Tools, raw: r#"[{"a":1}]"# }]);
     }

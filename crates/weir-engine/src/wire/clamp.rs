@@ -1,22 +1,27 @@
-//! Reduction of a request's output limit, in place. A smaller number never has more digits, and
-//! blanks replace the missing ones, so nothing else in the body moves, unless the value is no number.
-//! If the request has no limit, one is added at the body's end.
+//! Reduction of a request's output limits, in place, and of those on thinking with them. A smaller number
+//! never has more digits, and blanks replace the missing ones, so nothing else in the body moves, unless
+//! the value is no number. If the request has no limit, one is added at the body's end.
 
 use std::cmp::Reverse;
 
+use super::allowance::{self, LEAST_THINKING_TOKENS};
 use super::{Request, json};
 
-/// Lowers any output limit in `body` to at most `tokens`. `body` is that of `request` with any of
-/// its messages changed.
+/// Lowers any output limit in `body` to at most `tokens`, and limits on thinking in the same proportion,
+/// below it. `body` is that of `request` with any of its messages changed.
 pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
     let text = request.text;
     let offset = |raw: &str| raw.as_ptr() as usize - text.as_ptr() as usize;
     let first = request.listed().first().map(|raw| offset(raw));
-    let mut limits = request.output_limits.clone();
+    let asked = largest(request);
+    let outputs = allowance::limits(request).into_iter().map(|raw| (raw, tokens));
+    let thinking = allowance::thinking(request).into_iter();
+    let mut limits: Vec<(&str, u64)> =
+        outputs.chain(thinking.map(|raw| (raw, thinking_tokens(raw, asked, tokens)))).collect();
     // A value shorter than its replacement moves what follows it.
-    limits.sort_unstable_by_key(|raw| Reverse(offset(raw)));
+    limits.sort_unstable_by_key(|(raw, _)| Reverse(offset(raw)));
     let edited_bytes = body.len();
-    for raw in limits {
+    for (raw, tokens) in limits {
         if json::count(raw).is_some_and(|asked| asked <= tokens) {
             continue;
         }
@@ -29,6 +34,25 @@ pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
         let lower = format!("{tokens:<width$}", width = raw.len());
         body.replace_range(start..start + raw.len(), &lower);
     }
+}
+
+/// Returns the largest output limit in `request`; `None` if it has none, or one that is no number.
+pub fn largest(request: &Request<'_>) -> Option<u64> {
+    let limits = allowance::limits(request);
+    let counts: Option<Vec<u64>> = limits.into_iter().map(json::count).collect();
+    counts?.into_iter().max()
+}
+
+/// Returns the limit on thinking that keeps its share of the output. Providers refuse one that is not below
+/// the output limit (Anthropic's guide to extended thinking), or below their minimum.
+fn thinking_tokens(raw: &str, asked: Option<u64>, tokens: u64) -> u64 {
+    let own = json::count(raw).unwrap_or(u64::MAX);
+    let share = match asked.filter(|asked| *asked > tokens) {
+        Some(asked) => u128::from(own) * u128::from(tokens) / u128::from(asked),
+        None => u128::from(own),
+    };
+    let share = u64::try_from(share).unwrap_or(u64::MAX);
+    share.max(LEAST_THINKING_TOKENS.min(own)).min(tokens.saturating_sub(1))
 }
 
 /// Whether [`put`] or [`add`] can limit the request's output.
@@ -112,6 +136,29 @@ mod tests {
             let may_have = body.matches("null").count() < 2;
             assert_eq!(super::is_possible(&request), may_have, "{body}");
         }
+    }
+
+    #[test]
+    fn thinking_is_lowered_with_the_output_and_stays_valid() {
+        let thinking = |budget: u64, most: u64| {
+            format!(
+                r#"{{"thinking":{{"type":"enabled","budget_tokens":{budget:<5}}},"messages":[],"max_tokens":{most:<5}}}"#
+            )
+        };
+        for (budget, most, tokens, lower) in [
+            (16_000, 32_000, 8000, 4000),
+            (30_000, 32_000, 1500, 1406),
+            (2000, 32_000, 8000, 1024),
+            (31_999, 32_000, 1025, 1024),
+            (40_000, 32_000, 8000, 7999),
+            (500, 32_000, 8000, 500),
+        ] {
+            let sent = clamped(&thinking(budget, most), tokens, &[]);
+            assert_eq!(sent, thinking(lower, tokens), "{budget} of {most}");
+        }
+        let body = r#"{"messages":[],"max_tokens":900,"n_predict":5000,"options":{"num_predict":-1},"reasoning":{"max_tokens":4000}}"#;
+        let lower = r#"{"messages":[],"max_tokens":900,"n_predict":2000,"options":{"num_predict":2000},"reasoning":{"max_tokens":1999}}"#;
+        assert_eq!(clamped(body, 2000, &[]), lower);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 pub mod agents;
+pub mod allowance;
 pub mod applied_edits;
 mod beginning;
 pub mod body;

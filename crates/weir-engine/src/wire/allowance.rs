@@ -1,0 +1,510 @@
+//! What a request allows its provider to charge for: the largest output limit, the number of answers,
+//! tools that run at the provider, content that lies elsewhere, audio, images, tiers and lifetimes. Reads
+//! any JSON body; changes nothing. A fact that cannot be read counts as its most expensive value.
+
+use memchr::memmem;
+
+use super::{Protocol, Request, json};
+
+/// Names of output limits: OpenAI's, then those of llama.cpp, Text Generation Inference, Ollama, Hugging
+/// Face, Google and older servers.
+const LIMITS: [&str; 13] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n_predict",
+    "max_new_tokens",
+    "num_predict",
+    "max_tokens_to_sample",
+    "max_length",
+    "max_gen_len",
+    "max_gen_toks",
+    "maxOutputTokens",
+    "maxTokens",
+    "max_generated_tokens",
+];
+/// Members that may hold output limits of their own.
+const LIMIT_GROUPS: [&str; 5] =
+    ["options", "parameters", "extra_body", "generation_config", "generationConfig"];
+/// Numbers of answers.
+const ANSWERS: [&str; 4] = ["n", "best_of", "num_return_sequences", "candidate_count"];
+/// Texts that are settings and no part of a prompt.
+const SETTINGS: [&str; 14] = [
+    "model",
+    "user",
+    "safety_identifier",
+    "encoding_format",
+    "response_format",
+    "output_format",
+    "stream_format",
+    "voice",
+    "size",
+    "quality",
+    "style",
+    "background",
+    "moderation",
+    "service_tier",
+];
+/// Smallest thinking budget: Anthropic's, and that of gateways in front of it.
+pub const LEAST_THINKING_TOKENS: u64 = 1024;
+
+/// What a request allows its provider to charge for. The default allows one plain answer without a
+/// limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allowance {
+    /// The largest of all output limits; 0 if there is none.
+    pub limit_tokens: u64,
+    /// Whether a limit holds at every provider of the protocol, and each is a number.
+    pub is_limited: bool,
+    /// The largest limit on thinking; 0 if there is none.
+    pub thinking_tokens: u64,
+    /// Number of answers to each prompt; 0 for one.
+    pub answers: u64,
+    /// Number of prompts in a list; 0 for one.
+    pub prompts: u64,
+    /// Most tokens that the texts and token ids outside the settings can be.
+    pub prompt_tokens: u64,
+    /// Most tokens of its audio.
+    pub audio_tokens: u64,
+    pub service_tier: Option<String>,
+    /// Whether it asks for Anthropic's `speed: "fast"`.
+    pub is_fast: bool,
+    /// Region that it asks for.
+    pub region: Option<String>,
+    /// Whether cache entries may live longer than five minutes.
+    pub has_long_writes: bool,
+    pub has_audio_input: bool,
+    pub has_audio_output: bool,
+    pub has_image_input: bool,
+    pub has_image_output: bool,
+    /// Whether part of the prompt lies elsewhere, such as a file by its id.
+    pub is_elsewhere: bool,
+    /// Whether the provider may compact the conversation by another inference.
+    pub may_compact: bool,
+    /// Searches of the web; `u64::MAX` without a limit.
+    pub searches: u64,
+    /// Calls of other tools at the provider; `u64::MAX` without a limit.
+    pub tool_calls: u64,
+    /// Most tokens of each generated image.
+    pub image_tokens: u64,
+    /// Characters of the text to speak.
+    pub characters: u64,
+    /// Speed of speech, in thousandths; 0 for the usual one.
+    pub speed_permille: u64,
+}
+
+impl Allowance {
+    /// Reads a body; `None` if it is not a JSON object. `protocol` is that of a conversation.
+    pub fn of(body: &[u8], protocol: Option<Protocol>) -> Option<Self> {
+        let text = simdutf8::basic::from_utf8(body).ok()?;
+        let members = json::members(text)?;
+        let mut allowance = Self::default();
+        let mut most_calls = u64::MAX;
+        for (name, raw) in members.iter().filter(|(_, raw)| *raw != "null") {
+            if name == "max_tool_calls" {
+                most_calls = json::count(raw).unwrap_or(u64::MAX);
+            }
+            allowance.member(name, raw);
+        }
+        allowance.searches = allowance.searches.min(most_calls);
+        allowance.tool_calls = allowance.tool_calls.min(most_calls);
+        allowance.is_limited = is_limited(&members, protocol);
+        let limits = limits_of(&members);
+        allowance.limit_tokens =
+            limits.iter().filter_map(|raw| json::count(raw)).max().unwrap_or(0);
+        let thinking = thinking_of(&members).into_iter().filter_map(json::count);
+        allowance.thinking_tokens = thinking.max().unwrap_or(0);
+        allowance.marks(text);
+        allowance.image_tokens = image_tokens(&members);
+        Some(allowance)
+    }
+
+    fn member(&mut self, name: &str, raw: &str) {
+        let text = || json::string(raw).unwrap_or_default();
+        match name {
+            name if ANSWERS.contains(&name) => {
+                self.answers = self.answers.max(number(raw).unwrap_or(0));
+            }
+            "prompt" if raw.starts_with('{') => self.is_elsewhere = true,
+            "previous_response_id" | "conversation" | "container" => self.is_elsewhere = true,
+            "prompt" | "input" => self.prompts = self.prompts.max(prompts(raw)),
+            "service_tier" => self.service_tier = Some(text().into_owned()),
+            "speed" if raw.starts_with('"') => self.is_fast = text() == "fast",
+            "speed" => self.speed_permille = permille(raw),
+            "inference_geo" => self.region = Some(text().into_owned()),
+            "context_management" => self.may_compact |= raw.contains("compact"),
+            "modalities" => {
+                self.has_audio_output |= raw.contains("\"audio\"");
+                self.has_image_output |= raw.contains("\"image\"");
+            }
+            "tools" => {
+                json::elements(raw).unwrap_or_default().iter().for_each(|raw| self.tool(raw))
+            }
+            "web_search_options" | "plugins" => self.searches = u64::MAX,
+            "mcp_servers" => self.tool_calls = u64::MAX,
+            "model" if searches_unasked(&text()) => self.searches = u64::MAX,
+            _ => {}
+        }
+        if name == "input" {
+            self.characters = text().chars().count() as u64;
+        }
+        if !SETTINGS.contains(&name) {
+            self.prompt_tokens = self.prompt_tokens.saturating_add(prompt_tokens(raw));
+        }
+    }
+
+    /// Reads a tool. One without a function of the caller's runs at the provider.
+    fn tool(&mut self, raw: &str) {
+        let members = json::members(raw).unwrap_or_default();
+        let member = |name: &str| members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
+        let kind = member("type").and_then(json::string).unwrap_or_default();
+        let is_callers = match kind.as_ref() {
+            "" => ["name", "function", "input_schema", "parameters"]
+                .iter()
+                .any(|name| member(name).is_some()),
+            "function" | "custom" | "local_shell" | "shell" | "apply_patch" | "namespace" => true,
+            kind => ["computer", "bash", "text_editor", "memory", "tool_search"]
+                .iter()
+                .any(|own| kind.starts_with(own)),
+        };
+        if is_callers {
+            return;
+        }
+        let most = member("max_uses").and_then(json::count).unwrap_or(u64::MAX);
+        let is_search = kind.contains("web_search") || kind.is_empty();
+        let calls = if is_search { &mut self.searches } else { &mut self.tool_calls };
+        *calls = calls.saturating_add(most);
+        self.has_image_output |= kind == "image_generation";
+    }
+
+    /// Finds parts of the prompt that cost more than text, by their members.
+    fn marks(&mut self, text: &str) {
+        let (mut has_document, mut has_url) = (false, false);
+        let (mut data_bytes, mut is_raw) = (0_u64, false);
+        for_each_member(text, |name, raw| {
+            let is_text = raw.starts_with('"');
+            match name {
+                "type" if is_text => match first_string(raw) {
+                    "input_audio" | "audio" => self.has_audio_input = true,
+                    "audio_url" => (self.has_audio_input, self.is_elsewhere) = (true, true),
+                    "image" | "image_url" | "input_image" => self.has_image_input = true,
+                    "document" => has_document = true,
+                    "url" => has_url = true,
+                    "container_upload" | "item_reference" | "video_url" | "input_video"
+                    | "video" => self.is_elsewhere = true,
+                    _ => {}
+                },
+                "ttl" if is_text => self.has_long_writes |= first_string(raw) != "5m",
+                "file_id" | "file_url" | "file_data" | "file_uri" | "fileId" | "fileUri"
+                    if is_text =>
+                {
+                    self.is_elsewhere = true;
+                }
+                "file_ids" if !raw.starts_with("[]") => self.is_elsewhere = true,
+                "media_type" if is_text => {
+                    self.is_elsewhere |= first_string(raw) == "application/pdf";
+                }
+                "audio" if raw.starts_with('{') => self.has_audio_input = true,
+                "data" if is_text => data_bytes += first_string(raw).len() as u64,
+                "format" if is_text => is_raw |= ["wav", "pcm16"].contains(&first_string(raw)),
+                _ => {}
+            }
+        });
+        self.is_elsewhere |= has_document && has_url;
+        if self.has_audio_input {
+            let bytes = if is_raw { RAW_AUDIO_BYTES } else { AUDIO_BYTES };
+            self.audio_tokens = data_bytes.div_ceil(bytes);
+        }
+    }
+}
+
+/// Letters of base64 for a token of audio: 32 tokens a second (Google; OpenAI has 10 to 20) at 6 kbit/s.
+const AUDIO_BYTES: u64 = 31;
+/// The same without compression: 8,000 bytes a second.
+const RAW_AUDIO_BYTES: u64 = 333;
+
+/// Returns the numbers that limit the output of `request`, as they stand in its text, with those that no
+/// protocol knows.
+pub(super) fn limits<'a>(request: &Request<'a>) -> Vec<&'a str> {
+    limits_of(&json::members(request.text).unwrap_or_default())
+}
+
+/// Returns the numbers that limit thinking in `request`, as they stand in its text.
+pub(super) fn thinking<'a>(request: &Request<'a>) -> Vec<&'a str> {
+    thinking_of(&json::members(request.text).unwrap_or_default())
+}
+
+type Members<'a> = [(std::borrow::Cow<'a, str>, &'a str)];
+
+fn limits_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
+    let is_limit = |name: &str| LIMITS.iter().any(|own| own.eq_ignore_ascii_case(name));
+    let mut limits = Vec::new();
+    for (name, raw) in members {
+        if is_limit(name) && *raw != "null" {
+            limits.push(*raw);
+        } else if LIMIT_GROUPS.contains(&name.as_ref()) && raw.starts_with('{') {
+            let group = json::members(raw).unwrap_or_default();
+            let inner = group.iter().filter(|(name, raw)| is_limit(name) && *raw != "null");
+            limits.extend(inner.map(|(_, raw)| *raw));
+        }
+    }
+    limits
+}
+
+fn thinking_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
+    let limit = |(name, raw): &(std::borrow::Cow<'a, str>, &'a str)| match name.as_ref() {
+        "thinking" => json::member(raw, "budget_tokens"),
+        "reasoning" => json::member(raw, "max_tokens"),
+        "thinking_budget" => Some(*raw),
+        _ => None,
+    };
+    members.iter().filter_map(limit).filter(|raw| *raw != "null").collect()
+}
+
+/// Whether a limit that every provider of the protocol obeys is given, and none is unreadable.
+fn is_limited(members: &Members<'_>, protocol: Option<Protocol>) -> bool {
+    let own: &[&str] = match protocol {
+        Some(Protocol::Responses) => &["max_output_tokens"],
+        Some(Protocol::Messages) => &["max_tokens"],
+        Some(Protocol::Chat) | None => &["max_tokens", "max_completion_tokens"],
+    };
+    let given = members.iter().filter(|(name, raw)| own.contains(&name.as_ref()) && *raw != "null");
+    let mut counts = given.map(|(_, raw)| json::count(raw)).peekable();
+    counts.peek().is_some() && counts.all(|count| count.is_some())
+}
+
+/// Reads a number, rounded up.
+fn number(raw: &str) -> Option<u64> {
+    let rounded = || raw.trim_matches('"').parse().ok().filter(|number: &f64| *number >= 0.0);
+    json::count(raw).or_else(|| rounded().map(|number| number.ceil() as u64))
+}
+
+fn permille(raw: &str) -> u64 {
+    let number: f64 = raw.parse().unwrap_or(1.0);
+    (number * 1000.0).clamp(1.0, 1_000_000.0) as u64
+}
+
+/// Returns the number of prompts in a list of texts or of lists of token ids.
+fn prompts(raw: &str) -> u64 {
+    let elements = json::elements(raw).unwrap_or_default();
+    let is_prompt = |raw: &&&str| raw.starts_with(['"', '[']);
+    elements.iter().filter(is_prompt).count() as u64
+}
+
+/// Returns the most tokens that a member can be: one for each byte of its texts, with one at each end, and
+/// one for each number in a list.
+fn prompt_tokens(raw: &str) -> u64 {
+    if !raw.starts_with(['"', '[', '{']) {
+        return 0;
+    }
+    let (bytes, mut at, mut tokens) = (raw.as_bytes(), 0, 0_u64);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                let end = string_end(bytes, at);
+                tokens += (end - at) as u64;
+                at = end;
+            }
+            b'0'..=b'9' => {
+                tokens += 1;
+                let is_more = |byte: &u8| !matches!(byte, b',' | b']' | b'}' | b' ');
+                at += bytes[at..].iter().take_while(|byte| is_more(byte)).count();
+            }
+            _ => at += 1,
+        }
+    }
+    tokens
+}
+
+/// Returns the end of the string that begins at `start`, behind its quote.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut end = start + 1;
+    while let Some(place) = bytes.get(end..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        end += place;
+        if bytes[end] == b'"' {
+            return end + 1;
+        }
+        end += 2;
+    }
+    bytes.len()
+}
+
+/// Longest name of a member that [`Allowance::marks`] looks for, with escapes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Passes the name and the rest of the text from its value on to `see`, for each member at any depth.
+fn for_each_member<'a>(text: &'a str, mut see: impl FnMut(&str, &'a str)) {
+    let (bytes, mut at) = (text.as_bytes(), 0);
+    while let Some(place) = bytes.get(at..).and_then(|rest| memchr::memchr(b'"', rest)) {
+        let start = at + place;
+        at = string_end(bytes, start);
+        let is_short = at - start <= MAX_NAME_BYTES;
+        let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
+        let Some(value) = rest.strip_prefix(':').filter(|_| is_short) else { continue };
+        let Some(name) = text.get(start..at).and_then(json::name) else { continue };
+        see(&name, value.trim_ascii_start());
+    }
+}
+
+/// Returns the inside of the string that `raw` begins with. Escapes stay: none of the words looked for needs
+/// one, so a word with escapes reads as an unknown one only if it hides.
+fn first_string(raw: &str) -> &str {
+    let end = string_end(raw.as_bytes(), 0);
+    raw.get(1..end.saturating_sub(1)).unwrap_or_default()
+}
+
+/// Whether a model searches the web without being asked to.
+fn searches_unasked(model: &str) -> bool {
+    [":online", "search-preview", "sonar", "deep-research"]
+        .iter()
+        .any(|word| memmem::find(model.as_bytes(), word.as_bytes()).is_some())
+}
+
+/// Tokens of a generated image of high quality, 1,536 by 1,024: the largest that OpenAI's guide lists for
+/// its first image models.
+const IMAGE_TOKENS: u64 = 6240;
+/// Pixels of such an image.
+const IMAGE_PIXELS: u64 = 1536 * 1024;
+/// Tokens of each partial image in a stream.
+const PARTIAL_IMAGE_TOKENS: u64 = 100;
+
+/// Returns the most tokens of one generated image, by quality and size.
+fn image_tokens(members: &Members<'_>) -> u64 {
+    let member = |name: &str| members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
+    let sides = member("size").and_then(json::string).unwrap_or_default();
+    let pixels = sides.split_once('x').and_then(|(width, height)| {
+        Some(width.parse::<u64>().ok()?.saturating_mul(height.parse().ok()?))
+    });
+    // A quality divides the amount by about four.
+    let share = match member("quality").and_then(json::string).as_deref() {
+        Some("low") => 15,
+        Some("medium") => 3,
+        _ => 1,
+    };
+    let whole = pixels.map_or(IMAGE_TOKENS, |pixels| {
+        let scaled = u128::from(pixels) * u128::from(IMAGE_TOKENS);
+        let scaled = scaled.div_ceil(u128::from(IMAGE_PIXELS));
+        // A square of 1,024 takes slightly more than its share of pixels.
+        u64::try_from(scaled).unwrap_or(u64::MAX).max(1).saturating_add(64)
+    });
+    let partial = member("partial_images").and_then(json::count).unwrap_or(0);
+    (whole / share + 1).saturating_add(partial.saturating_mul(PARTIAL_IMAGE_TOKENS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(body: &str) -> Allowance {
+        Allowance::of(body.as_bytes(), Some(Protocol::Chat)).expect("an object")
+    }
+
+    #[test]
+    fn the_largest_limit_counts_and_none_that_is_not_obeyed_everywhere() {
+        for (body, tokens, is_limited) in [
+            (r#"{"max_tokens":10}"#, 10, true),
+            (r#"{"max_tokens":10,"max_completion_tokens":400}"#, 400, true),
+            (r#"{"max_tokens":10,"n_predict":500}"#, 500, true),
+            (r#"{"max_tokens":10,"options":{"num_predict":"600"}}"#, 600, true),
+            (r#"{"max_tokens":10,"max_tokens":700}"#, 700, true),
+            (r#"{"n_predict":500}"#, 500, false),
+            (r#"{"max_tokens":-1}"#, 0, false),
+            (r#"{"max_tokens":null}"#, 0, false),
+            (r#"{"max_tokens":1e2}"#, 100, true),
+            (r#"{"max_output_tokens":20}"#, 20, false),
+        ] {
+            let read = of(body);
+            assert_eq!((read.limit_tokens, read.is_limited), (tokens, is_limited), "{body}");
+        }
+        let responses = br#"{"max_output_tokens":20}"#;
+        let read = Allowance::of(responses, Some(Protocol::Responses)).expect("an object");
+        assert_eq!((read.limit_tokens, read.is_limited), (20, true));
+    }
+
+    #[test]
+    fn answers_and_prompts_multiply() {
+        for (body, answers, prompts, most_tokens) in [
+            (r#"{"prompt":"abc"}"#, 0, 0, 5),
+            (r#"{"prompt":["abc","de"],"n":3}"#, 3, 2, 9),
+            (r#"{"prompt":[1,22,333]}"#, 0, 0, 3),
+            (r#"{"prompt":[[1,22],[3]],"n":2,"best_of":5}"#, 5, 2, 3),
+            (r#"{"n":"4","user":"abc"}"#, 4, 0, 3),
+            (r#"{"n":2.5}"#, 3, 0, 0),
+        ] {
+            let read = of(body);
+            assert_eq!(
+                (read.answers, read.prompts, read.prompt_tokens),
+                (answers, prompts, most_tokens),
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_costs_more_than_text_is_found_wherever_it_stands() {
+        let part = |part: &str| of(&format!(r#"{{"messages":[{{"content":[{part}]}}]}}"#));
+        assert!(part(r#"{"type":"file","file":{"file_id":"f"}}"#).is_elsewhere);
+        assert!(part(r#"{"type":"document","source":{"type":"url","url":"u"}}"#).is_elsewhere);
+        assert!(part(r#"{"source":{"media_type":"application/pdf"}}"#).is_elsewhere);
+        assert!(!part(r#"{"type":"document","source":{"type":"text","data":"t"}}"#).is_elsewhere);
+        assert!(!part(r#"{"type":"text","text":"\"file_id\":\"f\""}"#).is_elsewhere);
+        assert!(part(r#"{"t\u0074l" : "1h"}"#).has_long_writes);
+        assert!(!part(r#"{"cache_control":{"ttl":"5m"}}"#).has_long_writes);
+        let audio = r#"{"type":"input_audio","input_audio":{"data":"AAAA","format":"mp3"}}"#;
+        assert!(part(audio).has_audio_input && part(audio).audio_tokens == 1);
+        assert!(of(r#"{"modalities":["text","audio"]}"#).has_audio_output);
+        assert!(of(r#"{"previous_response_id":"r"}"#).is_elsewhere);
+        assert!(of(r#"{"context_management":[{"type":"compaction"}]}"#).may_compact);
+        assert!(of(r#"{"speed":"fast"}"#).is_fast);
+    }
+
+    #[test]
+    fn tools_at_the_provider_are_counted_and_those_of_the_caller_are_not() {
+        let tools = |tools: &str| of(&format!(r#"{{"tools":[{tools}]}}"#));
+        let calls = |read: Allowance| (read.searches, read.tool_calls);
+        let most = u64::MAX;
+        for (tool, expected) in [
+            (r#"{"type":"function","function":{"name":"web_search"}}"#, (0, 0)),
+            (r#"{"name":"a","input_schema":{}}"#, (0, 0)),
+            (r#"{"type":"bash_20250124","name":"bash"}"#, (0, 0)),
+            (r#"{"type":"web_search_20250305","max_uses":3}"#, (3, 0)),
+            (r#"{"type":"web_search_preview"}"#, (most, 0)),
+            (r#"{"google_search":{}}"#, (most, 0)),
+            (r#"{"type":"code_interpreter"}"#, (0, most)),
+            (
+                r#"{"type":"web_search_20250305","max_uses":3},{"type":"web_fetch_20250910","max_uses":2}"#,
+                (3, 2),
+            ),
+        ] {
+            assert_eq!(calls(tools(tool)), expected, "{tool}");
+        }
+        let bounded = of(r#"{"max_tool_calls":4,"tools":[{"type":"web_search"}]}"#);
+        assert_eq!(calls(bounded), (4, 0));
+        assert_eq!(of(r#"{"model":"gpt-4o-search-preview"}"#).searches, most);
+    }
+
+    #[test]
+    fn images_take_tokens_by_size_and_quality() {
+        // The guide's figures: 272, 1,056 and 4,160 for a square, 408, 1,584 and 6,240 for a portrait.
+        for (body, listed) in [
+            (r#"{"size":"1024x1024","quality":"low"}"#, 272),
+            (r#"{"size":"1024x1024","quality":"medium"}"#, 1056),
+            (r#"{"size":"1024x1024","quality":"high"}"#, 4160),
+            (r#"{"size":"1024x1536","quality":"low"}"#, 408),
+            (r#"{"size":"1024x1536","quality":"medium"}"#, 1584),
+            (r#"{"size":"1024x1536"}"#, 6240),
+            (r#"{"size":"auto","partial_images":2}"#, 6440),
+        ] {
+            let held = of(body).image_tokens;
+            assert!(held >= listed && held <= listed * 3 / 2, "{body}: {held}");
+        }
+    }
+
+    #[test]
+    fn only_objects_are_read() {
+        for body in ["", "[]", "7", "{", "\u{fffd}"] {
+            assert_eq!(Allowance::of(body.as_bytes(), None), None, "{body}");
+        }
+        assert_eq!(Allowance::of(b"{\"a\":\"\xff\"}", None), None);
+    }
+}
