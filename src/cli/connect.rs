@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::store_path;
 use crate::config::{Config, Secret, Upstream, upstreams};
+use crate::proxy::hold::bound::CLOSED;
 use crate::proxy::hold::budgets::scope::resolve;
 use crate::upstream::{
     Client, Endpoint, Inbound, ModelsAnswer, Outbound, OutboundBody, ProviderKey, Route, Target,
@@ -17,6 +18,7 @@ use crate::upstream::{
 };
 use weir_engine::wire::clamp;
 use weir_store::Store;
+use weir_store::budget::{Kind, Measure, Price};
 use weir_store::redis::Redis;
 
 /// Timeout of one answer of an upstream.
@@ -94,14 +96,12 @@ pub(super) fn connect(config: Config) -> Vec<Tried> {
         let mut tried = vec![of_store];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {
-            Ok(runtime) => tried.extend(runtime.block_on(async {
-                let mut tried = Vec::new();
-                if let Some(store) = &store {
-                    tried = budgets(&config, store).await;
+            Ok(runtime) => runtime.block_on(async {
+                if let Some(store) = store {
+                    tried.extend(budgets(&config, &store).await);
                 }
                 tried.extend(over_the_network(&config).await);
-                tried
-            })),
+            }),
             Err(error) => {
                 let message = format!("cannot be tried: {error}");
                 tried.push(Tried::new("upstream.url", Outcome::Unclear, message));
@@ -129,14 +129,15 @@ fn store(config: &Config) -> (Tried, Option<Store>) {
     }
 }
 
-/// Reports budgets in the store that no request counts in.
+/// Reports budgets in the store that no request counts in, and routes that budgets in money close.
 async fn budgets(config: &Config, store: &Store) -> Vec<Tried> {
     let key = "budgets";
     let set = match store.budgets().await {
         Ok((_, set)) => set,
         Err(error) => return vec![Tried::new(key, Outcome::Fails, error.to_string())],
     };
-    let mut tried = Vec::new();
+    let is_in_money = set.iter().any(|budget| budget.id.measure == Measure::NanoUsd);
+    let mut tried: Vec<Tried> = closed_routes(config).filter(|_| is_in_money).into_iter().collect();
     for budget in set {
         let (id, scope) = (budget.id.to_string(), budget.id.scope);
         let problem = match resolve(scope.clone(), &config.models, &config.routes, store).await {
@@ -151,6 +152,20 @@ async fn budgets(config: &Config, store: &Store) -> Vec<Tried> {
         tried.push(Tried::new(key, Outcome::Fails, message));
     }
     tried
+}
+
+/// Lists the routes that callers under a budget in money cannot use.
+fn closed_routes(config: &Config) -> Option<Tried> {
+    let has_price = |price: &Price| price.fee(Kind::Request).is_some();
+    if config.prices.default.as_ref().is_some_and(has_price) {
+        return None;
+    }
+    let message = format!(
+        "has no request_usd_each: callers under a budget in money get 403 on routes whose cost weir cannot \
+         bound, such as {}",
+        CLOSED.join(", ")
+    );
+    Some(Tried::new("prices.default", Outcome::Unclear, message))
 }
 
 async fn over_the_network(config: &Config) -> Vec<Tried> {

@@ -416,10 +416,12 @@ impl Proxy {
         self.journal().metrics().refused(route, problem.kind);
     }
 
-    /// Whether the body of a request must be read to determine its route or model.
-    pub fn needs_body(&self, method: &Method, target: &Target, headers: &HeaderMap) -> bool {
-        (self.settings.planner.routes().are_several() || target.is_model_in_body)
-            && passthrough::names_a_model(method, target, headers)
+    /// Whether the body of a request must be read to determine its route, its model or its cost.
+    pub async fn needs_body(&self, method: &Method, target: &Target, headers: &HeaderMap) -> bool {
+        passthrough::names_a_model(method, target, headers)
+            && (self.settings.planner.routes().are_several()
+                || target.is_model_in_body
+                || self.journal().budgets().may_apply().await)
     }
 
     /// Returns the usage of `caller`: its key, or its whole team; without keys, its credential.

@@ -534,7 +534,7 @@ impl Routes {
     }
 
     /// Streams a request through. Reads its body first if the caller's key is limited to some
-    /// models, or if the model decides the route.
+    /// models, if the model decides the route, or if its cost is to be held.
     async fn pass(
         &self,
         parts: Parts,
@@ -544,7 +544,8 @@ impl Routes {
     ) -> Result<Pass, ProxyError> {
         let (admission, body) = self.admitted(&parts, body, &caller).await?;
         let is_checked = caller.needs_body(&parts.method, &target);
-        let body = if is_checked || self.proxy.needs_body(&parts.method, &target, &parts.headers) {
+        let (method, headers) = (&parts.method, &parts.headers);
+        let body = if is_checked || self.proxy.needs_body(method, &target, headers).await {
             let whole = self.acceptor.body(&parts.headers, body).await?;
             let Received { received, decoded, permit } = whole;
             if is_checked {

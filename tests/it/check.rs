@@ -308,6 +308,31 @@ fn what_weir_needs_beside_itself_is_tried_where_asked() {
     assert!(said.contains("Start the server at http://127.0.0.1:1/v1"), "{said}");
 }
 
+#[test]
+fn routes_closed_to_budgets_are_listed_where_asked() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let text = "[upstream]\nurl = \"http://127.0.0.1:1/v1\"\n";
+    let listed = |text: &str| {
+        let path = folder.write("weir.toml", text);
+        let mut command = weir(&["check", "--connect", "--json", "--config", &path]);
+        let (found, _) = said(command.env("WEIR_STORE__PATH", &store));
+        let found: Value = serde_json::from_str(&found).expect(&found);
+        let tried = found["tried"].as_array().expect("a list").clone();
+        tried.into_iter().find(|tried| tried["key"] == "prices.default")
+    };
+    assert_eq!(listed(text), None, "nobody has a budget");
+    let mut set = weir(&["budgets", "set", "all", "--usd", "1", "--per", "day"]);
+    assert!(set.arg("--store").arg(&store).output().expect("it runs").status.success());
+    let closed = listed(text).expect("a line");
+    assert_eq!(closed["outcome"], "unclear");
+    let message = closed["message"].as_str().expect("text");
+    assert!(message.contains("audio/transcriptions") && message.contains("batches"), "{message}");
+    let price =
+        "[prices.default]\ninput_usd_per_mtok = 1\noutput_usd_per_mtok = 1\nrequest_usd_each = 1\n";
+    assert_eq!(listed(&format!("{text}{price}")), None, "they have a price");
+}
+
 /// Returns the report of `weir check --connect` on an upstream: its attempts and its exit code.
 async fn connected(text: &str, key: &str) -> (Vec<Value>, String, Option<i32>) {
     let (text, key) = (text.to_owned(), key.to_owned());

@@ -12,17 +12,19 @@ use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
 use crate::proxy::admit::attribution::{self, BodyLabels, ConversationKey};
+use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account::{Ended, JournalEntry, OWN_ANSWER};
-use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
+use crate::proxy::hold::bound::{self, Unread};
+use crate::proxy::hold::budgets::{self, Asked, Budgets, Desired, Holding};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
 use crate::proxy::plan::{Job, Planned, Planner};
 use crate::proxy::settle::record::Outcome;
 use crate::proxy::settle::settlement::{self, End, Held, Known};
-use crate::upstream;
 use weir_engine::tokens::Encoding;
-use weir_store::budget::{Compaction, Price, ServiceTier};
+use weir_engine::wire::allowance::Allowance;
+use weir_store::budget::{Compaction, Kind, Price};
 use weir_store::ledger::{self, Attribution, DAY_MS, Flags, Intent, RequestId, Settlement};
 use weir_store::{Store, StoreError, Tenant, now_ms};
 
@@ -59,7 +61,15 @@ pub struct JournalState {
     unpriced: Warned,
     metrics: Arc<Metrics>,
     conversations: ConversationKey,
+    /// Model that last answered a tenant's requests to an upstream for another name: its price is billed.
+    answered: Cache<Alias, String>,
 }
+
+/// Upstream's origin and requested model, of a tenant.
+type Alias = (Tenant, (String, String));
+
+/// Maximum number of [`Alias`]es.
+const MAX_ALIASES: u64 = 10_000;
 
 /// Request, and its settlement.
 type Late = (Arc<Intent>, Settlement);
@@ -75,6 +85,7 @@ impl JournalState {
             late: Mutex::default(),
             unpriced: Warned::default(),
             metrics: Arc::default(),
+            answered: Cache::new(MAX_ALIASES),
         }
     }
 }
@@ -100,17 +111,14 @@ impl Journal {
         job: &mut Job,
         planned: &mut Planned,
     ) -> Result<Holding, ProxyError> {
-        let desired = Desired { as_of: job.as_of, ..Desired::planned(planned) };
+        let desired =
+            Desired { as_of: job.as_of, ..Desired::planned(planned, job.protocol, &job.body) };
         let queued = Instant::now();
         let held = self.hold(caller, &desired).await;
         self.metrics().waited(Queue::Budget, queued.elapsed());
         let mut holding = held?;
         let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp);
-        let is_less = |granted: &u64| match planned.max_output_tokens {
-            Some(asked) => *granted < asked,
-            None => *granted < Desired::planned(planned).most_output_tokens,
-        };
-        if let Some(granted) = granted.filter(is_less).filter(|_| planned.is_clampable) {
+        if let Some(granted) = granted.filter(|_| holding.is_reduced && planned.is_clampable) {
             job.options.max_output_tokens = Some(granted);
             let again = planner.plan_job(job).await?;
             // The first plan compacted the conversation.
@@ -135,7 +143,7 @@ impl Journal {
             Some(price) => Some(price),
             None => {
                 self.state.unpriced.check(&self.config, desired.model)?;
-                self.price(self.place(desired.upstream), None, desired.model)
+                self.price_before(caller.tenant, self.place(desired.upstream), desired.model)
             }
         };
         let model = self.counted_as(self.place(desired.upstream), desired.model);
@@ -176,36 +184,43 @@ impl Journal {
             upstream: entry.upstream.as_deref(),
             sent_tokens: entry.compaction.map_or(0, |done| done.sent_tokens),
             encoding: Encoding::Estimate,
-            max_output_tokens: entry.max_output_tokens,
+            asked: Asked::LimitTokens(entry.max_output_tokens.unwrap_or(0)),
+            window_tokens: 0,
             most_output_tokens: 0,
-            choices: 1,
-            service_tier: ServiceTier::Standard,
             is_clampable: false,
             as_of: None,
         };
         self.hold(&entry.caller, &desired).await
     }
 
-    /// Holds the estimated cost of a request that weir does not read.
+    /// Holds the cost of a request that weir does not plan. `body` is its body as far as it was read.
     pub async fn hold_unread(
         &self,
-        entry: &JournalEntry,
-        body_bytes: u64,
+        entry: &mut JournalEntry,
+        body: Option<&[u8]>,
     ) -> Result<Holding, ProxyError> {
-        if !entry.is_billed {
+        if !entry.is_billed && bound::is_free(&entry.route) {
             return self.state.budgets.note(&entry.caller);
         }
-        use upstream::Route::{Embeddings, Images, Moderations};
-        let place = self.place(entry.upstream.as_deref());
-        let model = &*self.counted_as(place, &entry.model);
-        let is_of = |route: &upstream::Route| route.name() == entry.route;
+        let place = self.place(entry.upstream.as_deref()).to_owned();
+        let model = &*self.counted_as(&place, &entry.model);
+        let found = self.config.models.find(model);
+        let window_tokens = found.entry.window_tokens;
+        let known = found.entry.max_output_tokens.filter(|_| found.name.is_some());
+        let route = bound::route(&entry.route);
         let unread = Unread {
+            route,
             model,
-            body_bytes,
-            window_tokens: self.config.models.find(model).entry.window_tokens,
-            has_output: ![Embeddings, Moderations, Images].iter().any(is_of),
+            allowance: body.and_then(|body| Allowance::of(body, None)),
+            window_tokens,
+            most_output_tokens: known.unwrap_or(window_tokens),
         };
-        let price = if model.is_empty() { None } else { self.price(place, None, model) };
+        let price = match route {
+            None => self.price("", None, ""),
+            Some(_) => self.price_before(entry.caller.tenant, &place, &entry.model),
+        };
+        // Such a request is charged even if its answer reports no usage.
+        entry.is_billed |= price.is_some_and(|price| price.fee(Kind::Request).is_some());
         self.held(self.state.budgets.hold_unread(&entry.caller, &unread, price).await)
     }
 
@@ -351,6 +366,8 @@ impl Journal {
             }
         };
         let held = intent.held_nano_usd.zip(intent.held_tokens);
+        let answered = ended.metered.model.as_deref();
+        self.note_answered(intent, answered);
         let known = Known {
             compaction,
             counted_tokens,
@@ -358,7 +375,7 @@ impl Journal {
             max_output_tokens: intent.max_output_tokens,
             learned_output_tokens,
             status: ended.status,
-            price: self.price(&intent.upstream, ended.metered.model.as_deref(), &intent.model),
+            price: self.price(&intent.upstream, answered, &intent.model),
             takes_stated_cost: self.config.prices.stated,
         };
         let mut settlement = settlement::settle(end, &ended.metered, &known);
@@ -426,11 +443,32 @@ impl Journal {
         }
     }
 
+    /// Remembers the model that answered for another name.
+    fn note_answered(&self, intent: &Intent, answered: Option<&str>) {
+        let Some(model) = answered.filter(|model| *model != intent.model) else { return };
+        let alias = (intent.caller.tenant, (intent.upstream.clone(), intent.model.clone()));
+        if self.state.answered.get(&alias).is_none_or(|known| known != model) {
+            self.state.answered.insert(&alias, model.to_owned());
+        }
+    }
+
+    /// Returns the price of a request that is about to be sent: by the model that answered the last one.
+    fn price_before(&self, tenant: Tenant, upstream: &str, asked: &str) -> Option<&Price> {
+        let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, asked)));
+        let answered = self.state.answered.get(&alias);
+        self.price(upstream, answered.as_deref(), asked)
+    }
+
     /// Returns the price from the route; else that of the model that answered, or that was
     /// requested. Only the answer names the model behind a deployment.
     fn price(&self, upstream: &str, answered: Option<&str>, asked: &str) -> Option<&Price> {
         if let Some(price) = self.routed.find(upstream, asked) {
             return Some(price);
+        }
+        if asked.is_empty() && answered.is_none() {
+            // A path without a model has a price a request at most.
+            let default = self.config.prices.default.as_ref();
+            return default.filter(|price| price.fee(Kind::Request).is_some());
         }
         let by_answer = answered.and_then(|name| self.config.models.price(name));
         by_answer.or_else(|| match self.config.price(asked) {

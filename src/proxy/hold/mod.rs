@@ -1,6 +1,7 @@
 //! Costs of requests: held and recorded before they are sent, settled when they end.
 
 pub mod account;
+pub mod bound;
 pub mod budgets;
 pub mod journal;
 pub mod prices;

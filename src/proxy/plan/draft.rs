@@ -48,7 +48,7 @@ use weir_engine::plan::{
 };
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::{Beginning, Prefix, Request};
-use weir_store::budget::{Compaction, ServiceTier};
+use weir_store::budget::Compaction;
 
 /// Name of the edit that replaces the requested model by another.
 const ALIAS: &str = "alias";
@@ -646,8 +646,6 @@ impl Draft {
                 max_input_tokens: limits.max_input_tokens.unwrap_or(limits.window_tokens),
             },
             max_output_tokens: request.max_output_tokens,
-            choices: request.choices,
-            service_tier: request.service_tier.as_deref().map(ServiceTier::from_name),
             is_clampable: false,
             limits,
             is_model_known: self.is_model_known,

@@ -22,7 +22,7 @@ use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::usage_option::AddedUsageOption;
 use weir_store::Tenant;
-use weir_store::budget::{Compaction, ServiceTier};
+use weir_store::budget::Compaction;
 
 /// Request to plan.
 #[derive(Clone)]
@@ -152,10 +152,6 @@ pub struct Planned {
     pub compaction: Compaction,
     /// Output limit that the request sets.
     pub max_output_tokens: Option<u64>,
-    /// Number of requested answers.
-    pub choices: u64,
-    /// Requested service tier, if given.
-    pub service_tier: Option<ServiceTier>,
     /// Whether its output limit can be lowered or set.
     pub is_clampable: bool,
     /// Limits of the plan.

@@ -37,7 +37,6 @@ pub struct PassRequest {
     headers: HeaderMap,
     target: Target,
     body: Source,
-    body_bytes: u64,
     /// Model that its path or its body names, as soon as that is known.
     pub named: Arc<OnceLock<String>>,
     /// Model that its path or its body names.
@@ -178,10 +177,14 @@ impl Exchange for Passthrough<'_> {
         if let Some(mut entry) = entry {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
             let queued = Instant::now();
-            let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await;
+            let body = match &self.request.body {
+                Source::Whole { readable, .. } => Some(&**readable),
+                Source::Empty | Source::Stream(_) => None,
+            };
             // Of a body in unknown length nothing is known.
-            let body_bytes = Some(self.request.body_bytes).filter(|bytes| *bytes > 0);
+            let body_bytes = Some(headers::length(&self.request.headers)).filter(|bytes| *bytes > 0);
             entry.counted_tokens = body_bytes.map(|bytes| bytes.div_ceil(BYTES_A_TOKEN));
+            let holding = settings.journal.hold_unread(&mut entry, body).await;
             record.held(queued, holding.is_ok());
             record.account(settings.journal.open(entry, holding?).await?);
         }
@@ -274,7 +277,6 @@ impl PassRequest {
         body: PassBody,
         has_own_models: bool,
     ) -> Result<Self, ProxyError> {
-        let body_bytes = headers::length(&headers);
         let (body, field) = match body {
             PassBody::Whole { bytes, decoded, permit } => {
                 let readable = decoded.unwrap_or_else(|| bytes.clone());
@@ -306,18 +308,7 @@ impl PassRequest {
             }
             body => body,
         };
-        Ok(Self {
-            method,
-            headers,
-            target,
-            body,
-            body_bytes,
-            named,
-            model,
-            is_by_body,
-            field,
-            has_own_models,
-        })
+        Ok(Self { method, headers, target, body, named, model, is_by_body, field, has_own_models })
     }
 }
 

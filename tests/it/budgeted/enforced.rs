@@ -195,7 +195,7 @@ async fn warnings_come_by_header_and_webhook_once() {
 #[tokio::test]
 async fn routes_that_weir_does_not_read_end_with_the_budget_too() {
     let budgeted = Budgeted::start(|_| {}).await;
-    budgeted.set("all/tokens/total", "20").await;
+    budgeted.set("all/tokens/total", "40").await;
     let input: Vec<u64> = (0..30).collect();
     let body = json!({"model": "text-embedding-3-small", "input": input}).to_string();
     let request = post("/v1/embeddings", &budgeted.key.header(), body);
@@ -204,7 +204,7 @@ async fn routes_that_weir_does_not_read_end_with_the_budget_too() {
     assert_eq!((refused.status(), &error(&refused)["code"]), (429, &json!("insufficient_quota")));
     // A budget of the model counts them too, by their current name.
     budgeted.set("all/tokens/total", "1000000").await;
-    budgeted.set("model:text-embedding-3-small/tokens/total", "50").await;
+    budgeted.set("model:text-embedding-3-small/tokens/total", "80").await;
     assert_eq!(budgeted.weir.ask(&request).await.status(), 200);
     assert_eq!(budgeted.weir.ask(&request).await.status(), 429);
 }

@@ -17,7 +17,8 @@ pub use hold::{Ask, Measure, Room, Verdict};
 pub use limit::{Budget, BudgetId};
 pub use money::NanoUsd;
 pub use price::{
-    Billed, Cost, Kind, OutputBound, Pieces, Price, Rates, ServiceTier, Tier, cost, cost_of_all,
+    Billed, Cost, Kind, Most, OutputBound, Pieces, Price, Rates, ServiceTier, Tier, cost,
+    cost_of_all,
 };
 pub use saved::{CACHE_FLOOR_TOKENS, Compaction, saved_nano_usd};
 pub use scope::{Scope, ScopeKind, Scopes};

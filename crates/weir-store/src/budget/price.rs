@@ -173,48 +173,53 @@ impl Price {
         Some(Self { tiers, ..Self::flat(rates) })
     }
 
-    /// Returns the maximum cost of a request with this prompt size as a function of its output, for
-    /// any cache use and any service tier that it may be served by. `service_tier` is the one that it
-    /// asks for, if it leaves none open; `kinds` are those that not every request may be billed by, such
-    /// as audio.
-    pub fn bound(
-        &self,
-        prompt_tokens: u64,
-        service_tier: Option<ServiceTier>,
-        kinds: &[Kind],
-    ) -> OutputBound {
-        let of_tiers = self.service_tiers.iter();
-        // Fast answers come to those who ask for them.
-        let may_serve = |tier: ServiceTier| match service_tier {
-            Some(asked) => asked == tier,
+    /// Returns the maximum cost of a request as a function of its output, for any cache use and any tier
+    /// that it may be served by.
+    pub fn bound(&self, most: &Most<'_>) -> OutputBound {
+        let may_serve = |tier: ServiceTier| match most.service_tier {
+            // Fast answers come to those who ask for them.
             None => tier != ServiceTier::Fast,
+            Some(ServiceTier::Fast) => true,
+            Some(asked) => asked == tier,
         };
-        let served = of_tiers.filter(|(tier, _)| may_serve(*tier)).map(|(_, rates)| rates);
-        let by_size = self.rates(prompt_tokens, ServiceTier::Standard).0;
+        let of_tiers = self.service_tiers.iter().filter(|(tier, _)| may_serve(*tier));
+        // Providers report the prompts of all inferences as one.
+        let all_tokens = most.prompt_tokens.saturating_mul(most.inferences.max(1));
+        let is_reached = |tier: &&Tier| all_tokens > tier.above_prompt_tokens;
+        let of_sizes = self.tiers.iter().filter(is_reached).map(|tier| &tier.rates);
+        let all = of_tiers.map(|(_, rates)| rates).chain(of_sizes).chain([&self.rates]);
         let dearest = |always: [Kind; 2], possible: &[Kind]| {
-            let possible = possible.iter().filter(|kind| kinds.contains(kind));
+            let possible = possible.iter().filter(|kind| most.kinds.contains(kind));
             let kinds: Vec<Kind> = always.iter().chain(possible).copied().collect();
-            let rates = served.clone().chain([by_size]);
-            rates
-                .flat_map(|rates| kinds.iter().filter_map(|kind| rates.get(*kind)))
-                .max()
-                .unwrap_or(0)
+            let rates =
+                all.clone().flat_map(|rates| kinds.iter().filter_map(|kind| rates.get(*kind)));
+            rates.max().unwrap_or(0)
         };
-        let factor =
-            self.regions.iter().map(|(_, permille)| *permille).max().unwrap_or(0).max(1000);
-        let raised = |nano_usd: u128| (nano_usd * u128::from(factor)).div_ceil(1000);
         let input = dearest(
             [Kind::Input, Kind::CacheWrite],
             &[Kind::CacheWrite1h, Kind::AudioInput, Kind::ImageInput],
         );
         let output =
             dearest([Kind::Output, Kind::Reasoning], &[Kind::AudioOutput, Kind::ImageOutput]);
-        let base = raised(u128::from(prompt_tokens) * u128::from(input)).div_ceil(UNITS)
-            + u128::from(self.fee(Kind::Request).unwrap_or(0));
+        let factor = self.region_bound(most.region);
+        let raised = |nano_usd: u128| nano_usd.saturating_mul(factor.into()).div_ceil(1000);
+        let tokens = |tokens: u64, rate: u64| u128::from(tokens) * u128::from(rate);
+        let fixed = tokens(most.fixed_output_tokens, output);
+        let base = raised(tokens(all_tokens, input).saturating_add(fixed));
+        let mut bill = Bill { nano_usd_mtok: base, is_partial: false };
+        bill.add_pieces(self, &most.pieces);
         OutputBound {
-            base_nano_usd: u64::try_from(base).unwrap_or(u64::MAX),
+            base_nano_usd: u64::try_from(bill.nano_usd_mtok.div_ceil(UNITS)).unwrap_or(u64::MAX),
             output_nano_usd_per_mtok: u64::try_from(raised(output.into())).unwrap_or(u64::MAX),
         }
+    }
+
+    /// Returns the highest factor, in thousandths, for a request that asks for this region, or for none:
+    /// then its provider chooses.
+    fn region_bound(&self, region: Option<&str>) -> u64 {
+        let is_neutral = region.is_some_and(|region| region.eq_ignore_ascii_case("global"));
+        let of_regions = self.regions.iter().filter(|_| !is_neutral).map(|(_, permille)| *permille);
+        of_regions.max().unwrap_or(0).max(1000)
     }
 
     /// Returns the rate of a fee that no size changes.
@@ -234,6 +239,24 @@ impl Price {
             None => (by_size, true),
         }
     }
+}
+
+/// The most that a request may be billed, apart from its output.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Most<'a> {
+    /// Prompt of each inference.
+    pub prompt_tokens: u64,
+    /// Number of times that the prompt may be billed; 0 for one.
+    pub inferences: u64,
+    /// Output that no limit bounds, such as that of images.
+    pub fixed_output_tokens: u64,
+    /// Service tier that it asks for; `None` if that leaves several open.
+    pub service_tier: Option<ServiceTier>,
+    /// Region that it asks for.
+    pub region: Option<&'a str>,
+    /// Kinds of tokens that not every request may be billed by, such as audio.
+    pub kinds: &'a [Kind],
+    pub pieces: Pieces,
 }
 
 /// Maximum cost of a request as a function of its output.

@@ -86,17 +86,26 @@ impl BudgetCache {
         if let Some(snapshot) = snapshot.filter(|snapshot| as_of == Some(snapshot.version)) {
             return Ok(snapshot.of(scopes));
         }
+        Ok(self.snapshot().await?.of(scopes))
+    }
+
+    /// Whether there is any budget.
+    pub async fn has_any(&self) -> Result<bool, StoreError> {
+        Ok(!self.snapshot().await?.by_kind.is_empty())
+    }
+
+    async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
         if let Some(snapshot) = self.current() {
-            return Ok(snapshot.of(scopes));
+            return Ok(snapshot);
         }
         let _alone = self.loading.lock().await;
         if let Some(snapshot) = self.current() {
-            return Ok(snapshot.of(scopes));
+            return Ok(snapshot);
         }
         let (version, budgets) = self.store.budgets().await?;
         let snapshot = Arc::new(Snapshot::new(version, budgets));
         *self.cached.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&snapshot));
-        Ok(snapshot.of(scopes))
+        Ok(snapshot)
     }
 
     /// Returns the cached budgets, if nothing has changed since.

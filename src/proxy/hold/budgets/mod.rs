@@ -14,12 +14,15 @@ use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::events::Events;
 use crate::proxy::hold::account::new_id;
+use crate::proxy::hold::bound::{self, Unread};
 use crate::proxy::plan::Planned;
 use alerts::Alerts;
 pub use report::Report;
 use weir_engine::tokens::Encoding;
+use weir_engine::wire::Protocol;
+use weir_engine::wire::allowance::Allowance;
 use weir_store::budget::outputs::Outputs;
-use weir_store::budget::{Ask, Measure, OutputBound, Price, ServiceTier};
+use weir_store::budget::{Ask, Measure, Price};
 use weir_store::budgets::BudgetCache;
 use weir_store::counters::{
     BudgetStatus, Counters, Held, Listed, NoRoom, Owner, RedisOptions, Reservation, Spending,
@@ -28,14 +31,6 @@ use weir_store::ledger::{self, Flags, Intent, RequestId, Settlement};
 use weir_store::redis::Redis;
 use weir_store::{Store, StoreError, Tenant, now_ms};
 
-/// Output that answers of a model rarely exceed, assumed until enough of its answers were seen.
-const UNKNOWN_OUTPUT_TOKENS: u64 = 2048;
-/// Factor for rare answers that are longer than nearly all seen before.
-const SPARE: u64 = 2;
-/// Bytes per token assumed for a body that is not read.
-const BYTES_A_TOKEN: u64 = 4;
-/// Minimum output for which a request is worth sending.
-const LEAST_OUTPUT_TOKENS: u64 = 16;
 /// Maximum number of models, by tenant, whose answers are remembered.
 const MAX_OUTPUTS: u64 = 10_000;
 /// Retry delay sent if other requests hold the rest of a budget.
@@ -59,6 +54,8 @@ pub struct Holding {
     held: Held,
     /// Output limit of each answer, if a budget applies.
     pub output_tokens: Option<u64>,
+    /// Whether that is less than the request asks for.
+    pub is_reduced: bool,
     /// Amount held, if a budget applies.
     pub amount: Option<Spending>,
     /// State of its budgets, if any apply.
@@ -101,7 +98,7 @@ pub fn spending(settlement: &Settlement) -> Spending {
     }
 }
 
-/// Estimated cost of a request, as far as known before it is sent.
+/// A conversation whose prompt weir has counted, as far as its cost depends on it.
 #[derive(Clone, Copy)]
 pub struct Desired<'a> {
     pub model: &'a str,
@@ -111,45 +108,51 @@ pub struct Desired<'a> {
     pub sent_tokens: u64,
     /// Encoding of that count.
     pub encoding: Encoding,
-    /// Output limit of each answer, if the request sets one.
-    pub max_output_tokens: Option<u64>,
-    /// Otherwise the model's maximum output.
+    pub asked: Asked<'a>,
+    pub window_tokens: u64,
+    /// Output of each answer without a limit.
     pub most_output_tokens: u64,
-    pub choices: u64,
-    pub service_tier: ServiceTier,
     /// Whether its output limit can be lowered or set.
     pub is_clampable: bool,
     /// [`Caller::as_of`](crate::proxy::Caller::as_of).
     pub as_of: Option<u64>,
 }
 
-/// Known facts of a request that weir does not read.
-pub struct Unread<'a> {
-    /// Empty if unknown.
-    pub model: &'a str,
-    /// Zero if unknown.
-    pub body_bytes: u64,
-    pub window_tokens: u64,
-    /// Whether its answer consumes tokens.
-    pub has_output: bool,
+/// Where the output limit of a conversation stands, and all else that it asks for.
+#[derive(Clone, Copy)]
+pub enum Asked<'a> {
+    /// In the body that is sent.
+    Body(Protocol, &'a [u8]),
+    /// A limit alone, for a request of weir's own.
+    LimitTokens(u64),
 }
 
 impl<'a> Desired<'a> {
-    /// Describes a conversation that is sent as `planned`.
-    pub fn planned(planned: &'a Planned) -> Self {
+    /// Describes a conversation that is sent as `planned`; `received` is its body if that is not edited.
+    pub fn planned(planned: &'a Planned, protocol: Protocol, received: &'a [u8]) -> Self {
         let known = planned.limits.max_output_tokens.filter(|_| planned.is_model_known);
-        let rest_tokens = planned.limits.window_tokens.saturating_sub(planned.sent_tokens);
+        let window_tokens = planned.limits.window_tokens;
+        let rest_tokens = window_tokens.saturating_sub(planned.sent_tokens);
         Self {
             model: &planned.model,
             upstream: planned.upstream.as_deref(),
             sent_tokens: planned.sent_tokens,
             encoding: planned.encoding,
-            max_output_tokens: planned.max_output_tokens,
+            asked: Asked::Body(protocol, planned.body.as_deref().unwrap_or(received)),
+            window_tokens,
             most_output_tokens: known.unwrap_or(rest_tokens),
-            choices: planned.choices,
-            service_tier: planned.service_tier.unwrap_or_default(),
             is_clampable: planned.is_clampable,
             as_of: None,
+        }
+    }
+
+    /// Reads what the request allows its provider to charge for.
+    fn allowance(&self) -> Allowance {
+        match self.asked {
+            Asked::Body(protocol, body) => Allowance::of(body, Some(protocol)).unwrap_or_default(),
+            Asked::LimitTokens(limit_tokens) => {
+                Allowance { limit_tokens, is_limited: true, ..Allowance::default() }
+            }
         }
     }
 }
@@ -180,50 +183,48 @@ impl Budgets {
         desired: &Desired<'_>,
         price: Option<&Price>,
     ) -> Result<Holding, ProxyError> {
-        let outputs = (caller.tenant, desired.model);
-        let ask = |usual_tokens| self.ask(desired, price, usual_tokens);
-        self.hold_as(caller, outputs, desired.as_of, ask).await
+        let clamps = self.config.budgets.clamp;
+        self.hold_as(caller, desired.model, desired.as_of, |usual_tokens, _| {
+            let allowance = desired.allowance();
+            let ask = bound::conversation(desired, &allowance, price, usual_tokens, clamps);
+            Ok((ask, bound::advice(Some(&allowance))))
+        })
+        .await
     }
 
-    /// Holds the estimated cost of an unread request, from the length of its body and the usual
-    /// output. If less is left, holds the rest: the actual cost is known at the end, and an
-    /// estimate refuses nobody.
+    /// Holds the maximum cost of a request that weir forwards as it is. Refuses it if nothing bounds that
+    /// and a budget is in money.
     pub async fn hold_unread(
         &self,
         caller: &ledger::Caller,
         unread: &Unread<'_>,
         price: Option<&Price>,
     ) -> Result<Holding, ProxyError> {
-        let prompt_tokens = (unread.body_bytes / BYTES_A_TOKEN).min(unread.window_tokens);
-        self.hold_as(caller, (caller.tenant, unread.model), None, |usual_tokens| {
-            let usual_tokens = usual_tokens.unwrap_or(UNKNOWN_OUTPUT_TOKENS);
-            let output_tokens = if unread.has_output { usual_tokens } else { 0 };
-            let all_tokens = prompt_tokens.saturating_add(output_tokens);
-            let all_nano_usd = price
-                .map_or(0, |price| price.bound(prompt_tokens, None, &[]).nano_usd(output_tokens));
-            let per_mtok = u128::from(all_nano_usd) * 1_000_000 / u128::from(all_tokens.max(1));
-            Ask {
-                money: OutputBound {
-                    base_nano_usd: 0,
-                    output_nano_usd_per_mtok: u64::try_from(per_mtok).unwrap_or(u64::MAX),
-                },
-                prompt_tokens: 0,
-                choices: 1,
-                wanted_tokens: all_tokens,
-                enough_tokens: all_tokens,
-                least_tokens: LEAST_OUTPUT_TOKENS.min(all_tokens),
-                is_flexible: true,
+        self.hold_as(caller, unread.model, None, |_, is_in_money| {
+            let advice = bound::advice(unread.allowance.as_ref());
+            match bound::unread(unread, price) {
+                Some(ask) => Ok((ask, advice)),
+                None if is_in_money => Err(unbounded()),
+                None => Ok((Ask::default(), advice)),
             }
         })
         .await
     }
 
+    /// Whether any budget may apply to a request, so that its body must be read.
+    pub async fn may_apply(&self) -> bool {
+        // If that is unknown, the hold finds out.
+        self.budget_cache.has_any().await.unwrap_or(true)
+    }
+
+    /// Holds what `ask` returns in all budgets of a request. It gets the usual output of the model's
+    /// answers, and whether any of the budgets is in money; it also returns what would lower the amount.
     async fn hold_as(
         &self,
         caller: &ledger::Caller,
-        (tenant, model): (Tenant, &str),
+        model: &str,
         as_of: Option<u64>,
-        ask: impl FnOnce(Option<u64>) -> Ask,
+        ask: impl FnOnce(Option<u64>, bool) -> Result<(Ask, &'static str), ProxyError>,
     ) -> Result<Holding, ProxyError> {
         let begun_ms = now_ms();
         let id = new_id(begun_ms)?;
@@ -238,9 +239,10 @@ impl Budgets {
         if applied.is_empty() {
             return Ok(self.unheld(id, begun_ms, owner));
         }
-        let outputs = self.outputs.get_with(&(tenant, owner.model.clone()), Arc::default);
+        let outputs = self.outputs.get_with(&(caller.tenant, owner.model.clone()), Arc::default);
         let usual = outputs.lock().unwrap_or_else(PoisonError::into_inner).nearly_all();
-        let ask = ask(usual);
+        let is_in_money = applied.iter().any(|one| one.budget.id.measure == Measure::NanoUsd);
+        let (ask, advice) = ask(usual, is_in_money)?;
         let patience = Duration::from_millis(self.config.budgets.wait_ms);
         let wanted = Reservation { id, begun_ms, applied, ask, patience };
         match self.counters.reserve(wanted, owner.clone()).await {
@@ -253,6 +255,7 @@ impl Budgets {
                 Ok(Holding {
                     held: granted.held,
                     output_tokens: Some(granted.output_tokens),
+                    is_reduced: granted.output_tokens < ask.wanted_tokens,
                     amount: Some(amount),
                     report: Report::new(&granted.statuses, amount.nano_usd),
                     outputs: Some(outputs),
@@ -261,7 +264,14 @@ impl Budgets {
             }
             Err(NoRoom::Exhausted(status)) => {
                 self.alerts.look(std::slice::from_ref(&status));
-                Err(exhausted(&status))
+                let measure = status.budget.id.measure;
+                let needed_tokens =
+                    if ask.is_flexible { ask.least_tokens } else { ask.wanted_tokens };
+                let needed = ask.amount(measure, needed_tokens);
+                Err(ProxyError::new(
+                    ErrorKind::BudgetExhausted,
+                    report::exhausted(&status, needed, advice),
+                ))
             }
             Err(NoRoom::Held) => Err(held()),
             Err(NoRoom::Store(error)) => {
@@ -301,36 +311,14 @@ impl Budgets {
 
     fn unheld(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Holding {
         let held = self.counters.note(id, begun_ms, owner);
-        Holding { held, output_tokens: None, amount: None, report: None, outputs: None, choices: 1 }
-    }
-
-    /// Computes the amounts to ask for; answers of the model usually take at most `usual_tokens`.
-    fn ask(&self, desired: &Desired<'_>, price: Option<&Price>, usual_tokens: Option<u64>) -> Ask {
-        let sent_tokens = desired.sent_tokens;
-        // The provider's count may exceed weir's.
-        let prompt_tokens = match desired.encoding {
-            Encoding::Estimate => sent_tokens + sent_tokens / 4,
-            Encoding::Scaled { .. } => sent_tokens + sent_tokens / 20,
-            _ => sent_tokens,
-        };
-        let usual_tokens =
-            usual_tokens.map_or(UNKNOWN_OUTPUT_TOKENS, |tokens| tokens.saturating_mul(SPARE));
-        let may_clamp = self.config.budgets.clamp && desired.is_clampable;
-        let wanted_tokens = match desired.max_output_tokens {
-            Some(asked) => asked,
-            None if may_clamp => desired.most_output_tokens,
-            None => usual_tokens.min(desired.most_output_tokens),
-        };
-        Ask {
-            money: price.map_or_else(OutputBound::default, |price| {
-                price.bound(prompt_tokens, Some(desired.service_tier), &[])
-            }),
-            prompt_tokens,
-            choices: desired.choices.max(1),
-            wanted_tokens,
-            enough_tokens: usual_tokens.min(wanted_tokens),
-            least_tokens: LEAST_OUTPUT_TOKENS.min(wanted_tokens),
-            is_flexible: may_clamp || desired.max_output_tokens.is_none(),
+        Holding {
+            held,
+            output_tokens: None,
+            is_reduced: false,
+            amount: None,
+            report: None,
+            outputs: None,
+            choices: 1,
         }
     }
 
@@ -386,6 +374,12 @@ fn held() -> ProxyError {
     }
 }
 
-fn exhausted(status: &BudgetStatus) -> ProxyError {
-    ProxyError::new(ErrorKind::BudgetExhausted, report::exhausted(status))
+/// Refuses a request whose cost nothing bounds.
+fn unbounded() -> ProxyError {
+    ProxyError::new(
+        ErrorKind::PassthroughRequired,
+        "weir cannot bound what this request may cost, so it is closed to callers under a budget in money. \
+         The operator can set a price a request: request_usd_each under [models.\"NAME\"] or, for a path \
+         without a model, under [prices.default].",
+    )
 }

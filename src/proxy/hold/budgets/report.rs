@@ -52,20 +52,20 @@ fn warning(status: &BudgetStatus) -> String {
     format!("{}: {spent} of {limit} are spent{}", status.name(), until.unwrap_or_default())
 }
 
-/// Formats the error for a request that does not fit into a budget.
-pub(super) fn exhausted(status: &BudgetStatus) -> String {
+/// Formats the error for a request that may cost `needed` at least, which does not fit into a budget.
+pub(super) fn exhausted(status: &BudgetStatus, needed: u64, advice: &str) -> String {
     let measure = status.budget.id.measure;
     let left = status.budget.limit.saturating_sub(status.count.spent);
     let reset = match status.resets_at().filter(|_| status.count.spent > 0) {
         Some(moment) => format!("It frees up at {moment}."),
         None => "It does not free up by itself.".to_owned(),
     };
-    let advice = "Send less, lower max_tokens, or ask the operator to raise the budget.";
     format!(
         "You exceeded your current quota: the budget {} has {} of {} left, which is not enough for this \
-         request. {reset} {advice}",
+         request: it may cost {}. {reset} {advice}, or ask the operator to raise the budget.",
         status.name(),
         measure.shown(left),
         measure.shown(status.budget.limit),
+        measure.shown(needed),
     )
 }

@@ -248,31 +248,102 @@ fn reported([fresh, cached, write, said, reasoned]: [u64; 5]) -> Billed {
     }
 }
 
+/// A price of every kind, with steps, tiers and a region.
+fn whole_price() -> Price {
+    let mut price = Price::parse(
+        "in 1.25 cached 0.125 write 1.6 write1h 2.5 out 10 reasoning 12 audio_in 40 audio_out 80 \
+         image_in 5 image_out 20 search 10 call 2.5 image 0.04 minute 0.006 character 15 request 0.001 \
+         above 200000 in 2.5 out 15",
+    )
+    .expect("a price");
+    for (tier, rates) in [
+        (ServiceTier::Flex, "in 0.6 out 5"),
+        (ServiceTier::Priority, "in 2.5 write1h 6 out 20"),
+        (ServiceTier::Fast, "in 6 write 7.5 out 60"),
+    ] {
+        price.service_tiers.push((tier, Price::parse(rates).expect("a price").rates));
+    }
+    price.regions.push(("us".to_owned(), 1100));
+    price
+}
+
+const TIERS: [ServiceTier; 4] =
+    [ServiceTier::Standard, ServiceTier::Flex, ServiceTier::Priority, ServiceTier::Fast];
+
+/// Reduces parts so that together they are at most the whole.
+fn within<const N: usize>(whole: u64, parts: [u64; N]) -> [u64; N] {
+    let mut left = whole;
+    parts.map(|part| {
+        let part = part.min(left);
+        left -= part;
+        part
+    })
+}
+
 proptest! {
     #[test]
     fn no_request_costs_more_than_its_bound(
         prompt in 0u64..400_000,
-        cached in 0u64..400_000,
-        written in 0u64..400_000,
+        parts in prop::array::uniform5(0u64..400_000),
         output in 0u64..100_000,
-        tier in prop::sample::select(vec![ServiceTier::Standard, ServiceTier::Priority]),
+        of_output in prop::array::uniform3(0u64..100_000),
+        counts in prop::array::uniform5(0u64..1000),
+        asked in prop::option::of(prop::sample::select(TIERS.to_vec())),
+        served in prop::sample::select(TIERS.to_vec()),
+        is_global: bool,
     ) {
-        let mut price = Price::parse("in 1.25 cached 0.125 write 1.6 out 10 above 200000 in 2.5 out 15")
-            .expect("a price");
-        let priority = Price::parse("in 2.5 out 20").expect("a price").rates;
-        price.service_tiers.push((ServiceTier::Priority, priority));
+        let price = whole_price();
+        let served = match asked {
+            None if served == ServiceTier::Fast => ServiceTier::Standard,
+            Some(asked) if asked != served && asked != ServiceTier::Fast => ServiceTier::Standard,
+            _ => served,
+        };
+        let [cached, write, write_1h, audio, image] = within(prompt, parts);
+        let [reasoning, audio_output, image_output] = within(output, of_output);
+        let [web_searches, tool_calls, images, audio_ms, characters] = counts;
+        let pieces = Pieces { web_searches, tool_calls, images, audio_ms, characters, requests: 1 };
         let billed = Billed {
             prompt_tokens: Some(prompt),
             completion_tokens: Some(output),
-            cached_tokens: Some(cached.min(prompt)),
-            cache_write_tokens: Some(written.min(prompt - cached.min(prompt))),
-            service_tier: tier,
-            ..Billed::default()
+            cached_tokens: Some(cached),
+            cache_write_tokens: Some(write + write_1h),
+            cache_write_1h_tokens: Some(write_1h),
+            reasoning_tokens: Some(reasoning),
+            audio_input_tokens: Some(audio),
+            audio_output_tokens: Some(audio_output),
+            image_input_tokens: Some(image),
+            image_output_tokens: Some(image_output),
+            pieces,
+            service_tier: served,
+            region_permille: if is_global { 0 } else { 1100 },
         };
-        let known = price.bound(prompt, Some(tier), &[]).nano_usd(output);
-        prop_assert!(cost(&price, &billed).nano_usd <= known);
-        prop_assert!(known <= price.bound(prompt, None, &[]).nano_usd(output));
+        let kinds = [
+            Kind::CacheWrite1h,
+            Kind::AudioInput,
+            Kind::ImageInput,
+            Kind::AudioOutput,
+            Kind::ImageOutput,
+        ];
+        let region = is_global.then_some("global");
+        let most = Most {
+            prompt_tokens: prompt,
+            service_tier: asked,
+            region,
+            kinds: &kinds,
+            pieces,
+            ..Most::default()
+        };
+        prop_assert!(cost(&price, &billed).nano_usd <= price.bound(&most).nano_usd(output));
+        let fixed = Most { fixed_output_tokens: output, ..most };
+        prop_assert!(cost(&price, &billed).nano_usd <= price.bound(&fixed).nano_usd(0));
     }
+}
+
+#[test]
+fn each_inference_may_read_the_whole_prompt() {
+    let price = Price::parse("in 1 out 10").expect("a price");
+    let most = Most { prompt_tokens: 1000, inferences: 3, ..Most::default() };
+    assert_eq!(price.bound(&most).nano_usd(0), 3_000_000);
 }
 
 proptest! {

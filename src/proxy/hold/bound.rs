@@ -1,0 +1,290 @@
+//! The most that a request can cost: what it allows its provider to charge for, in the figures that a hold
+//! is made of. Each rule is stated in `docs/budgets.md`. Pure arithmetic.
+
+use super::budgets::Desired;
+use crate::upstream::Route;
+use weir_engine::tokens::Encoding;
+use weir_engine::wire::allowance::{Allowance, LEAST_THINKING_TOKENS};
+use weir_store::budget::{Ask, Kind, Most, OutputBound, Pieces, Price, ServiceTier};
+
+/// Output that answers of a model rarely exceed, assumed until enough of its answers were seen.
+const UNKNOWN_OUTPUT_TOKENS: u64 = 2048;
+/// Factor for rare answers that are longer than nearly all seen before.
+const SPARE: u64 = 2;
+/// Minimum output for which a request is worth sending.
+const LEAST_OUTPUT_TOKENS: u64 = 16;
+/// Bytes of a token in dense text, where weir cannot count exactly.
+const DENSE_BYTES: u64 = 3;
+/// Tokens of the window that a tool's call with its result takes at least.
+const CALL_TOKENS: u64 = 1000;
+/// Most inferences after the first that calls of tools lead to: Anthropic's guide to server tools ends a
+/// request after ten.
+const MOST_INNER_INFERENCES: u64 = 10;
+/// Milliseconds of speech for each byte of text: 12 characters a second are slow.
+const SPEECH_MS_A_BYTE: u64 = 200;
+/// Tokens of a second of speech: OpenAI's models write about 21.
+const SPEECH_TOKENS_A_SECOND: u64 = 25;
+
+/// A request that weir does not plan, as far as its cost depends on it.
+pub struct Unread<'a> {
+    /// `None` for a path that weir does not know.
+    pub route: Option<Route>,
+    /// Empty if unknown.
+    pub model: &'a str,
+    pub allowance: Option<Allowance>,
+    pub window_tokens: u64,
+    /// Largest output of the model.
+    pub most_output_tokens: u64,
+}
+
+/// First parts of paths that cost nothing.
+const FREE: [&str; 9] = [
+    "files",
+    "uploads",
+    "conversations",
+    "assistants",
+    "vector_stores",
+    "tokenize",
+    "detokenize",
+    "apply_template",
+    "weir",
+];
+/// Last parts of such paths.
+const FREE_ENDS: [&str; 3] = ["count_tokens", "input_tokens", "cancel"];
+/// Paths that weir knows and cannot bound, as examples for the operator.
+pub const CLOSED: [&str; 7] = [
+    "audio/transcriptions",
+    "audio/translations",
+    "batches",
+    "fine_tuning/jobs",
+    "images/edits",
+    "realtime",
+    "videos",
+];
+
+/// Whether a path that weir does not meter costs nothing.
+pub fn is_free(path: &str) -> bool {
+    let mut names = path.split('/');
+    let is_first = names.next().is_some_and(|first| FREE.contains(&first));
+    is_first || names.next_back().is_some_and(|last| FREE_ENDS.contains(&last))
+}
+
+/// Returns the route with this name.
+pub fn route(name: &str) -> Option<Route> {
+    use Route::{
+        Chat, Compact, Completions, Embeddings, Images, Messages, Moderations, Responses, Speech,
+    };
+    let all =
+        [Chat, Completions, Embeddings, Responses, Compact, Messages, Images, Speech, Moderations];
+    all.into_iter().find(|route| route.name() == name)
+}
+
+/// Returns the amounts to ask for a conversation whose prompt weir has counted; answers of the model
+/// usually take at most `usual_tokens`.
+pub fn conversation(
+    desired: &Desired<'_>,
+    allowance: &Allowance,
+    price: Option<&Price>,
+    usual_tokens: Option<u64>,
+    clamps: bool,
+) -> Ask {
+    let sent_tokens = desired.sent_tokens;
+    // The provider's count may exceed weir's. Base64 is no measure of it.
+    let has_media = allowance.has_image_input || allowance.has_audio_input;
+    let by_bytes = if has_media { 0 } else { allowance.prompt_tokens / DENSE_BYTES };
+    let prompt_tokens = match desired.encoding {
+        Encoding::Estimate => (sent_tokens + sent_tokens / 4).max(by_bytes),
+        Encoding::Scaled { .. } => (sent_tokens + sent_tokens / 20).max(by_bytes),
+        _ => sent_tokens,
+    };
+    let prompt_tokens = prompt_tokens.saturating_add(allowance.audio_tokens);
+    let prompt = Prompt::new(allowance, prompt_tokens, desired.window_tokens);
+    let usual_tokens =
+        usual_tokens.map_or(UNKNOWN_OUTPUT_TOKENS, |tokens| tokens.saturating_mul(SPARE));
+    let may_clamp = clamps && desired.is_clampable;
+    let output_tokens = output_tokens(allowance, desired.most_output_tokens);
+    let wanted_tokens = match allowance.is_limited || clamps {
+        true => output_tokens,
+        // Without clamping, an answer without a limit may pass its hold.
+        false => usual_tokens.min(output_tokens),
+    };
+    let least_tokens = match allowance.thinking_tokens {
+        0 => LEAST_OUTPUT_TOKENS,
+        // Thinking has to fit below the limit.
+        thinking => thinking.min(LEAST_THINKING_TOKENS) + 1,
+    };
+    Ask {
+        money: prompt.cost(allowance, price, 0),
+        prompt_tokens: prompt.all_tokens(),
+        choices: answers(allowance),
+        wanted_tokens,
+        enough_tokens: usual_tokens.min(wanted_tokens),
+        least_tokens: least_tokens.min(wanted_tokens),
+        is_flexible: may_clamp || !(clamps || allowance.is_limited),
+    }
+}
+
+/// Returns the amounts to ask for a request that weir forwards as it is; `None` if nothing bounds them.
+pub fn unread(unread: &Unread<'_>, price: Option<&Price>) -> Option<Ask> {
+    let fixed = |pieces: Pieces| {
+        let most = Most { pieces, ..Most::default() };
+        price.map_or_else(OutputBound::default, |price| price.bound(&most))
+    };
+    let (Some(allowance), Some(route)) = (&unread.allowance, unread.route) else {
+        price?.fee(Kind::Request)?;
+        return Some(ask(fixed(Pieces { requests: 1, ..Pieces::default() }), 0, 1, 0));
+    };
+    let prompt = Prompt::new(allowance, allowance.prompt_tokens, unread.window_tokens);
+    let (choices, output_tokens, fixed_tokens) = match route {
+        Route::Embeddings | Route::Moderations => (1, 0, 0),
+        Route::Images => (1, 0, allowance.image_tokens.saturating_mul(allowance.answers.max(1))),
+        Route::Speech => (1, 0, speech_ms(allowance) / 1000 * SPEECH_TOKENS_A_SECOND + 25),
+        Route::Chat | Route::Completions | Route::Responses | Route::Compact | Route::Messages => {
+            (answers(allowance), output_tokens(allowance, unread.most_output_tokens), 0)
+        }
+    };
+    let pieces = match route {
+        Route::Images => Pieces { images: allowance.answers.max(1), ..prompt.pieces },
+        Route::Speech => Pieces {
+            characters: allowance.characters,
+            audio_ms: speech_ms(allowance),
+            ..prompt.pieces
+        },
+        _ => prompt.pieces,
+    };
+    let (is_sound, is_image) = (route == Route::Speech, route == Route::Images);
+    let prompt = Prompt { pieces, is_sound, is_image, ..prompt };
+    let money = prompt.cost(allowance, price, fixed_tokens);
+    let all_tokens = prompt.all_tokens().saturating_add(fixed_tokens);
+    Some(ask(money, all_tokens, choices, output_tokens))
+}
+
+fn ask(money: OutputBound, prompt_tokens: u64, choices: u64, output_tokens: u64) -> Ask {
+    Ask {
+        money,
+        prompt_tokens,
+        choices,
+        wanted_tokens: output_tokens,
+        enough_tokens: output_tokens,
+        least_tokens: output_tokens,
+        is_flexible: false,
+    }
+}
+
+/// Says what would lower the bound of a request.
+pub fn advice(allowance: Option<&Allowance>) -> &'static str {
+    let Some(allowance) = allowance else { return "Send less, or lower max_tokens" };
+    let has_tools = allowance.searches.max(allowance.tool_calls) > 0;
+    if has_tools && allowance.searches.max(allowance.tool_calls) == u64::MAX {
+        "It may call tools at the provider without a limit: set max_uses of each tool or \
+         max_tool_calls"
+    } else if has_tools {
+        "Each call of a tool at the provider may read the whole window again: lower max_uses or \
+         max_tool_calls"
+    } else if allowance.is_elsewhere {
+        "It names content that weir cannot see, which counts as the model's whole window: send the \
+         content itself"
+    } else if !allowance.is_limited {
+        "It has no output limit: set max_tokens"
+    } else {
+        "Send less, or lower max_tokens"
+    }
+}
+
+/// Returns the largest output of each answer; `most_tokens` is that of the model.
+fn output_tokens(allowance: &Allowance, most_tokens: u64) -> u64 {
+    let Allowance { limit_tokens, thinking_tokens, is_limited, .. } = *allowance;
+    // With interleaved thinking its budget comes on top.
+    let thinking = if thinking_tokens >= limit_tokens { thinking_tokens } else { 0 };
+    match is_limited {
+        true => limit_tokens.saturating_add(thinking),
+        false => limit_tokens.max(most_tokens),
+    }
+}
+
+/// Returns the number of answers, with that of a compaction before each.
+fn answers(allowance: &Allowance) -> u64 {
+    let all = allowance.answers.max(1).saturating_mul(allowance.prompts.max(1));
+    all.saturating_mul(1 + u64::from(allowance.may_compact))
+}
+
+fn speech_ms(allowance: &Allowance) -> u64 {
+    let usual_ms = allowance.prompt_tokens.saturating_mul(SPEECH_MS_A_BYTE);
+    let permille = match allowance.speed_permille {
+        0 => 1000,
+        // More than the usual speed is not relied upon.
+        permille => permille.min(1000),
+    };
+    usual_ms.saturating_mul(1000) / permille
+}
+
+/// Everything that a request is billed for besides its output.
+struct Prompt {
+    /// Tokens of each inference.
+    tokens: u64,
+    inferences: u64,
+    pieces: Pieces,
+    is_sound: bool,
+    is_image: bool,
+}
+
+impl Prompt {
+    fn new(allowance: &Allowance, prompt_tokens: u64, window_tokens: u64) -> Self {
+        let most_calls = window_tokens / CALL_TOKENS;
+        let [web_searches, tool_calls] = [allowance.searches, allowance.tool_calls]
+            .map(|calls| if calls == u64::MAX { most_calls } else { calls });
+        let calls = web_searches.saturating_add(tool_calls);
+        // Results of tools and content from elsewhere fill the window at most.
+        let is_open = calls > 0 || allowance.is_elsewhere;
+        let images =
+            if allowance.has_image_output { tool_calls.max(answers(allowance)) } else { 0 };
+        Self {
+            tokens: if is_open { window_tokens.max(prompt_tokens) } else { prompt_tokens },
+            inferences: 1 + calls.min(MOST_INNER_INFERENCES) + u64::from(allowance.may_compact),
+            pieces: Pieces { web_searches, tool_calls, images, requests: 1, ..Pieces::default() },
+            is_sound: false,
+            is_image: false,
+        }
+    }
+
+    fn all_tokens(&self) -> u64 {
+        self.tokens.saturating_mul(self.inferences)
+    }
+
+    fn cost(&self, allowance: &Allowance, price: Option<&Price>, fixed_tokens: u64) -> OutputBound {
+        let kinds: Vec<Kind> = [
+            (Kind::CacheWrite1h, allowance.has_long_writes),
+            (Kind::AudioInput, allowance.has_audio_input),
+            (Kind::ImageInput, allowance.has_image_input || allowance.is_elsewhere),
+            (Kind::AudioOutput, allowance.has_audio_output || self.is_sound),
+            (Kind::ImageOutput, allowance.has_image_output || self.is_image),
+        ]
+        .into_iter()
+        .filter_map(|(kind, is_possible)| is_possible.then_some(kind))
+        .collect();
+        let most = Most {
+            prompt_tokens: self.tokens,
+            inferences: self.inferences,
+            fixed_output_tokens: fixed_tokens,
+            service_tier: service_tier(allowance),
+            region: allowance.region.as_deref(),
+            kinds: &kinds,
+            pieces: self.pieces,
+        };
+        price.map_or_else(OutputBound::default, |price| price.bound(&most))
+    }
+}
+
+/// Returns the tier that a request asks for; `None` if its provider chooses. OpenAI serves a request without
+/// a tier, or with `auto`, by the one that its project is set to, which may be priority (reference of chat
+/// completions, `service_tier`).
+fn service_tier(allowance: &Allowance) -> Option<ServiceTier> {
+    if allowance.is_fast {
+        return Some(ServiceTier::Fast);
+    }
+    match allowance.service_tier.as_deref() {
+        None | Some("" | "auto") => None,
+        Some("standard_only") => Some(ServiceTier::Standard),
+        Some(name) => Some(ServiceTier::from_name(name)).filter(|tier| *tier != ServiceTier::Other),
+    }
+}
