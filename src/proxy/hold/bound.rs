@@ -79,16 +79,16 @@ pub fn route(name: &str) -> Option<Route> {
     all.into_iter().find(|route| route.name() == name)
 }
 
-/// Returns the amounts to ask for a conversation whose prompt weir has counted; answers of the model
-/// usually take at most `usual_tokens`.
+/// Returns the amounts to ask for a conversation whose prompt weir has counted, at the dearest of these
+/// prices; answers of the model usually take at most `usual_tokens`.
 pub fn conversation(
     desired: &Desired<'_>,
-    allowance: &Allowance,
-    price: Option<&Price>,
+    prices: &[&Price],
     usual_tokens: Option<u64>,
     clamps: bool,
 ) -> Ask {
-    let sent_tokens = desired.sent_tokens;
+    let Desired { allowance, sent_tokens, .. } = desired;
+    let sent_tokens = *sent_tokens;
     // The provider's count may exceed weir's. Base64 is no measure of it.
     let has_media = allowance.has_image_input || allowance.has_audio_input;
     let by_bytes = if has_media { 0 } else { allowance.prompt_tokens / DENSE_BYTES };
@@ -114,7 +114,7 @@ pub fn conversation(
         thinking => thinking.min(LEAST_THINKING_TOKENS) + 1,
     };
     Ask {
-        money: prompt.cost(allowance, price, 0),
+        money: prompt.cost(allowance, prices, 0),
         prompt_tokens: prompt.all_tokens(),
         choices: answers(allowance),
         wanted_tokens,
@@ -125,14 +125,11 @@ pub fn conversation(
 }
 
 /// Returns the amounts to ask for a request that weir forwards as it is; `None` if nothing bounds them.
-pub fn unread(unread: &Unread<'_>, price: Option<&Price>) -> Option<Ask> {
-    let fixed = |pieces: Pieces| {
-        let most = Most { pieces, ..Most::default() };
-        price.map_or_else(OutputBound::default, |price| price.bound(&most))
-    };
+pub fn unread(unread: &Unread<'_>, prices: &[&Price]) -> Option<Ask> {
     let (Some(allowance), Some(route)) = (&unread.allowance, unread.route) else {
-        price?.fee(Kind::Request)?;
-        return Some(ask(fixed(Pieces { requests: 1, ..Pieces::default() }), 0, 1, 0));
+        let fee = prices.iter().filter_map(|price| price.fee(Kind::Request)).max()?;
+        let money = OutputBound { base_nano_usd: fee, output_nano_usd_per_mtok: 0 };
+        return Some(ask(money, 0, 1, 0));
     };
     let prompt = Prompt::new(allowance, allowance.prompt_tokens, unread.window_tokens);
     let (choices, output_tokens, fixed_tokens) = match route {
@@ -154,7 +151,7 @@ pub fn unread(unread: &Unread<'_>, price: Option<&Price>) -> Option<Ask> {
     };
     let (is_sound, is_image) = (route == Route::Speech, route == Route::Images);
     let prompt = Prompt { pieces, is_sound, is_image, ..prompt };
-    let money = prompt.cost(allowance, price, fixed_tokens);
+    let money = prompt.cost(allowance, prices, fixed_tokens);
     let all_tokens = prompt.all_tokens().saturating_add(fixed_tokens);
     Some(ask(money, all_tokens, choices, output_tokens))
 }
@@ -251,7 +248,7 @@ impl Prompt {
         self.tokens.saturating_mul(self.inferences)
     }
 
-    fn cost(&self, allowance: &Allowance, price: Option<&Price>, fixed_tokens: u64) -> OutputBound {
+    fn cost(&self, allowance: &Allowance, prices: &[&Price], fixed_tokens: u64) -> OutputBound {
         let kinds: Vec<Kind> = [
             (Kind::CacheWrite1h, allowance.has_long_writes),
             (Kind::AudioInput, allowance.has_audio_input),
@@ -271,7 +268,8 @@ impl Prompt {
             kinds: &kinds,
             pieces: self.pieces,
         };
-        price.map_or_else(OutputBound::default, |price| price.bound(&most))
+        let bounds = prices.iter().map(|price| price.bound(&most));
+        bounds.reduce(OutputBound::max).unwrap_or_default()
     }
 }
 

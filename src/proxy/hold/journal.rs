@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -16,13 +17,15 @@ use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account::{Ended, JournalEntry, OWN_ANSWER};
 use crate::proxy::hold::bound::{self, Unread};
-use crate::proxy::hold::budgets::{self, Asked, Budgets, Desired, Holding};
+use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
 use crate::proxy::plan::{Job, Planned, Planner};
+use crate::proxy::send::INLINE_BODY_BYTES;
 use crate::proxy::settle::record::Outcome;
 use crate::proxy::settle::settlement::{self, End, Held, Known};
 use weir_engine::tokens::Encoding;
+use weir_engine::wire::Protocol;
 use weir_engine::wire::allowance::Allowance;
 use weir_store::budget::{Compaction, Kind, Price};
 use weir_store::ledger::{self, Attribution, DAY_MS, Flags, Intent, RequestId, Settlement};
@@ -111,8 +114,9 @@ impl Journal {
         job: &mut Job,
         planned: &mut Planned,
     ) -> Result<Holding, ProxyError> {
-        let desired =
-            Desired { as_of: job.as_of, ..Desired::planned(planned, job.protocol, &job.body) };
+        let body = planned.body.as_ref().unwrap_or(&job.body);
+        let allowance = self.allowance(body, Some(job.protocol)).await.unwrap_or_default();
+        let desired = Desired { as_of: job.as_of, ..Desired::planned(planned, allowance) };
         let queued = Instant::now();
         let held = self.hold(caller, &desired).await;
         self.metrics().waited(Queue::Budget, queued.elapsed());
@@ -139,16 +143,27 @@ impl Journal {
         caller: &ledger::Caller,
         desired: &Desired<'_>,
     ) -> Result<Holding, ProxyError> {
-        let price = match self.routed.find(self.place(desired.upstream), desired.model) {
-            Some(price) => Some(price),
-            None => {
-                self.state.unpriced.check(&self.config, desired.model)?;
-                self.price_before(caller.tenant, self.place(desired.upstream), desired.model)
-            }
-        };
-        let model = self.counted_as(self.place(desired.upstream), desired.model);
-        let desired = Desired { model: &model, ..*desired };
-        self.held(self.state.budgets.hold(caller, &desired, price).await)
+        let place = self.place(desired.upstream);
+        if self.routed.find(place, desired.model).is_none() {
+            self.state.unpriced.check(&self.config, desired.model)?;
+        }
+        let fallbacks = &desired.allowance.fallbacks;
+        let prices = self.prices_before(caller.tenant, place, desired.model, fallbacks);
+        let model = self.counted_as(place, desired.model);
+        self.held(self.state.budgets.hold(caller, (desired, &model), &prices).await)
+    }
+
+    /// Reads what a request allows its provider to charge for, off the async threads if its body is large;
+    /// `None` if nobody has a budget, or the body is no JSON object.
+    async fn allowance(&self, body: &Bytes, protocol: Option<Protocol>) -> Option<Allowance> {
+        if !self.state.budgets.may_apply().await {
+            return None;
+        }
+        if body.len() <= INLINE_BODY_BYTES {
+            return Allowance::of(body, protocol);
+        }
+        let body = body.clone();
+        tokio::task::spawn_blocking(move || Allowance::of(&body, protocol)).await.ok()?
     }
 
     /// Counts the hold of a request to which budgets apply.
@@ -179,12 +194,13 @@ impl Journal {
 
     /// Holds the cost of a request whose prompt and output limit are known.
     pub async fn hold_counted(&self, entry: &JournalEntry) -> Result<Holding, ProxyError> {
+        let limit_tokens = entry.max_output_tokens.unwrap_or(0);
         let desired = Desired {
             model: &entry.model,
             upstream: entry.upstream.as_deref(),
             sent_tokens: entry.compaction.map_or(0, |done| done.sent_tokens),
             encoding: Encoding::Estimate,
-            asked: Asked::LimitTokens(entry.max_output_tokens.unwrap_or(0)),
+            allowance: Allowance { limit_tokens, is_limited: true, ..Allowance::default() },
             window_tokens: 0,
             most_output_tokens: 0,
             is_clampable: false,
@@ -197,7 +213,7 @@ impl Journal {
     pub async fn hold_unread(
         &self,
         entry: &mut JournalEntry,
-        body: Option<&[u8]>,
+        body: Option<&Bytes>,
     ) -> Result<Holding, ProxyError> {
         if !entry.is_billed && bound::is_free(&entry.route) {
             return self.state.budgets.note(&entry.caller);
@@ -208,20 +224,27 @@ impl Journal {
         let window_tokens = found.entry.window_tokens;
         let known = found.entry.max_output_tokens.filter(|_| found.name.is_some());
         let route = bound::route(&entry.route);
+        let allowance = match body {
+            Some(body) => self.allowance(body, None).await,
+            None => None,
+        };
+        let fallbacks = allowance.as_ref().map_or(&[][..], |allowance| &allowance.fallbacks);
+        let prices = match route {
+            None => self.price("", None, "").into_iter().collect(),
+            Some(_) => self.prices_before(entry.caller.tenant, &place, &entry.model, fallbacks),
+        };
+        // Such a request is charged even if its answer reports no usage.
+        let is_billed = prices.iter().any(|price| price.fee(Kind::Request).is_some());
         let unread = Unread {
             route,
             model,
-            allowance: body.and_then(|body| Allowance::of(body, None)),
+            allowance,
             window_tokens,
             most_output_tokens: known.unwrap_or(window_tokens),
         };
-        let price = match route {
-            None => self.price("", None, ""),
-            Some(_) => self.price_before(entry.caller.tenant, &place, &entry.model),
-        };
-        // Such a request is charged even if its answer reports no usage.
-        entry.is_billed |= price.is_some_and(|price| price.fee(Kind::Request).is_some());
-        self.held(self.state.budgets.hold_unread(&entry.caller, &unread, price).await)
+        let held = self.held(self.state.budgets.hold_unread(&entry.caller, &unread, &prices).await);
+        entry.is_billed |= is_billed;
+        held
     }
 
     /// Records that a request for which `holding` is held is about to be sent; `None` if there is
@@ -452,11 +475,20 @@ impl Journal {
         }
     }
 
-    /// Returns the price of a request that is about to be sent: by the model that answered the last one.
-    fn price_before(&self, tenant: Tenant, upstream: &str, asked: &str) -> Option<&Price> {
+    /// Returns the prices that a request may be billed at: its own, that of the model that answered the last
+    /// one, and those of the models that may answer instead.
+    fn prices_before(
+        &self,
+        tenant: Tenant,
+        upstream: &str,
+        asked: &str,
+        fallbacks: &[String],
+    ) -> Vec<&Price> {
         let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, asked)));
         let answered = self.state.answered.get(&alias);
-        self.price(upstream, answered.as_deref(), asked)
+        let own = [None, answered.as_deref()].map(|answered| self.price(upstream, answered, asked));
+        let others = fallbacks.iter().map(|model| self.price(upstream, None, model));
+        own.into_iter().chain(others).flatten().collect()
     }
 
     /// Returns the price from the route; else that of the model that answered, or that was

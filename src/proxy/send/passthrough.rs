@@ -178,11 +178,12 @@ impl Exchange for Passthrough<'_> {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
             let queued = Instant::now();
             let body = match &self.request.body {
-                Source::Whole { readable, .. } => Some(&**readable),
+                Source::Whole { readable, .. } => Some(readable),
                 Source::Empty | Source::Stream(_) => None,
             };
             // Of a body in unknown length nothing is known.
-            let body_bytes = Some(headers::length(&self.request.headers)).filter(|bytes| *bytes > 0);
+            let body_bytes =
+                Some(headers::length(&self.request.headers)).filter(|bytes| *bytes > 0);
             entry.counted_tokens = body_bytes.map(|bytes| bytes.div_ceil(BYTES_A_TOKEN));
             let holding = settings.journal.hold_unread(&mut entry, body).await;
             record.held(queued, holding.is_ok());

@@ -435,6 +435,10 @@ async fn another_name_is_held_as_what_it_was_last_answered_by() {
     assert!(held <= 1 && spent == 10_012_500, "nobody knows before: {held}, {spent}");
     let (held, spent) = bounded.billed(CHAT, &body, &answer).await;
     assert!(held >= spent && spent == 10_012_500, "{held}, {spent}");
+    // A provider's own fallback may be dearer.
+    let members = json!({"model": "gpt-4o-mini", "models": ["gpt-4o"], "max_tokens": 1000});
+    let (held, spent) = bounded.billed(CHAT, &request(CHAT, members), &answer).await;
+    assert!(held >= spent && spent == 10_012_500, "{held}, {spent}");
 }
 
 /// Returns the answer that bills the most that a request allows, and the bill in nano-dollars.

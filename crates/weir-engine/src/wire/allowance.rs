@@ -2,8 +2,11 @@
 //! tools that run at the provider, content that lies elsewhere, audio, images, tiers and lifetimes. Reads
 //! any JSON body; changes nothing. A fact that cannot be read counts as its most expensive value.
 
+use std::borrow::Cow;
+
 use memchr::memmem;
 
+use super::body::FALLBACKS;
 use super::{Protocol, Request, json};
 
 /// Names of output limits: OpenAI's, then those of llama.cpp, Text Generation Inference, Ollama, Hugging
@@ -45,6 +48,8 @@ const SETTINGS: [&str; 14] = [
     "moderation",
     "service_tier",
 ];
+/// Maximum number of other models that a price is looked up for; providers take fewer.
+const MAX_FALLBACKS: usize = 16;
 /// Smallest thinking budget: Anthropic's, and that of gateways in front of it.
 pub const LEAST_THINKING_TOKENS: u64 = 1024;
 
@@ -91,6 +96,8 @@ pub struct Allowance {
     pub characters: u64,
     /// Speed of speech, in thousandths; 0 for the usual one.
     pub speed_permille: u64,
+    /// Models that may answer instead.
+    pub fallbacks: Vec<String>,
 }
 
 impl Allowance {
@@ -142,6 +149,7 @@ impl Allowance {
             }
             "web_search_options" | "plugins" => self.searches = u64::MAX,
             "mcp_servers" => self.tool_calls = u64::MAX,
+            name if FALLBACKS.contains(&name) => self.fallbacks(raw),
             "model" if searches_unasked(&text()) => self.searches = u64::MAX,
             _ => {}
         }
@@ -151,6 +159,14 @@ impl Allowance {
         if !SETTINGS.contains(&name) {
             self.prompt_tokens = self.prompt_tokens.saturating_add(prompt_tokens(raw));
         }
+    }
+
+    /// Reads a list of models, or of requests to them.
+    fn fallbacks(&mut self, raw: &str) {
+        let listed = json::elements(raw).unwrap_or_default().into_iter().take(MAX_FALLBACKS);
+        let names =
+            listed.filter_map(|raw| json::string(json::member(raw, "model").unwrap_or(raw)));
+        self.fallbacks.extend(names.map(Cow::into_owned));
     }
 
     /// Reads a tool. One without a function of the caller's runs at the provider.
@@ -234,7 +250,7 @@ pub(super) fn thinking<'a>(request: &Request<'a>) -> Vec<&'a str> {
     thinking_of(&json::members(request.text).unwrap_or_default())
 }
 
-type Members<'a> = [(std::borrow::Cow<'a, str>, &'a str)];
+type Members<'a> = [(Cow<'a, str>, &'a str)];
 
 fn limits_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
     let is_limit = |name: &str| LIMITS.iter().any(|own| own.eq_ignore_ascii_case(name));
@@ -252,7 +268,7 @@ fn limits_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
 }
 
 fn thinking_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
-    let limit = |(name, raw): &(std::borrow::Cow<'a, str>, &'a str)| match name.as_ref() {
+    let limit = |(name, raw): &(Cow<'a, str>, &'a str)| match name.as_ref() {
         "thinking" => json::member(raw, "budget_tokens"),
         "reasoning" => json::member(raw, "max_tokens"),
         "thinking_budget" => Some(*raw),
@@ -456,6 +472,7 @@ mod tests {
         assert!(of(r#"{"previous_response_id":"r"}"#).is_elsewhere);
         assert!(of(r#"{"context_management":[{"type":"compaction"}]}"#).may_compact);
         assert!(of(r#"{"speed":"fast"}"#).is_fast);
+        assert_eq!(of(r#"{"models":["a",{"model":"b"}]}"#).fallbacks, ["a", "b"]);
     }
 
     #[test]

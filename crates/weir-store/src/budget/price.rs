@@ -268,6 +268,16 @@ pub struct OutputBound {
 }
 
 impl OutputBound {
+    /// Returns a bound of both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        let output = self.output_nano_usd_per_mtok.max(other.output_nano_usd_per_mtok);
+        Self {
+            base_nano_usd: self.base_nano_usd.max(other.base_nano_usd),
+            output_nano_usd_per_mtok: output,
+        }
+    }
+
     /// Returns the cost with `output_tokens` of output, rounded up.
     pub fn nano_usd(&self, output_tokens: u64) -> u64 {
         let output = u128::from(output_tokens) * u128::from(self.output_nano_usd_per_mtok);

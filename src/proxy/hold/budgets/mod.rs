@@ -19,7 +19,6 @@ use crate::proxy::plan::Planned;
 use alerts::Alerts;
 pub use report::Report;
 use weir_engine::tokens::Encoding;
-use weir_engine::wire::Protocol;
 use weir_engine::wire::allowance::Allowance;
 use weir_store::budget::outputs::Outputs;
 use weir_store::budget::{Ask, Measure, Price};
@@ -99,7 +98,6 @@ pub fn spending(settlement: &Settlement) -> Spending {
 }
 
 /// A conversation whose prompt weir has counted, as far as its cost depends on it.
-#[derive(Clone, Copy)]
 pub struct Desired<'a> {
     pub model: &'a str,
     /// Name of its upstream, if not the default.
@@ -108,7 +106,7 @@ pub struct Desired<'a> {
     pub sent_tokens: u64,
     /// Encoding of that count.
     pub encoding: Encoding,
-    pub asked: Asked<'a>,
+    pub allowance: Allowance,
     pub window_tokens: u64,
     /// Output of each answer without a limit.
     pub most_output_tokens: u64,
@@ -118,18 +116,9 @@ pub struct Desired<'a> {
     pub as_of: Option<u64>,
 }
 
-/// Where the output limit of a conversation stands, and all else that it asks for.
-#[derive(Clone, Copy)]
-pub enum Asked<'a> {
-    /// In the body that is sent.
-    Body(Protocol, &'a [u8]),
-    /// A limit alone, for a request of weir's own.
-    LimitTokens(u64),
-}
-
 impl<'a> Desired<'a> {
-    /// Describes a conversation that is sent as `planned`; `received` is its body if that is not edited.
-    pub fn planned(planned: &'a Planned, protocol: Protocol, received: &'a [u8]) -> Self {
+    /// Describes a conversation that is sent as `planned`.
+    pub fn planned(planned: &'a Planned, allowance: Allowance) -> Self {
         let known = planned.limits.max_output_tokens.filter(|_| planned.is_model_known);
         let window_tokens = planned.limits.window_tokens;
         let rest_tokens = window_tokens.saturating_sub(planned.sent_tokens);
@@ -138,21 +127,11 @@ impl<'a> Desired<'a> {
             upstream: planned.upstream.as_deref(),
             sent_tokens: planned.sent_tokens,
             encoding: planned.encoding,
-            asked: Asked::Body(protocol, planned.body.as_deref().unwrap_or(received)),
+            allowance,
             window_tokens,
             most_output_tokens: known.unwrap_or(rest_tokens),
             is_clampable: planned.is_clampable,
             as_of: None,
-        }
-    }
-
-    /// Reads what the request allows its provider to charge for.
-    fn allowance(&self) -> Allowance {
-        match self.asked {
-            Asked::Body(protocol, body) => Allowance::of(body, Some(protocol)).unwrap_or_default(),
-            Asked::LimitTokens(limit_tokens) => {
-                Allowance { limit_tokens, is_limited: true, ..Allowance::default() }
-            }
         }
     }
 }
@@ -176,18 +155,18 @@ impl Budgets {
         }
     }
 
-    /// Holds the maximum cost of a request whose prompt weir has counted.
+    /// Holds the maximum cost of a request whose prompt weir has counted, at the dearest of these prices, in
+    /// the budgets of the model that it counts as.
     pub async fn hold(
         &self,
         caller: &ledger::Caller,
-        desired: &Desired<'_>,
-        price: Option<&Price>,
+        (desired, counted_as): (&Desired<'_>, &str),
+        prices: &[&Price],
     ) -> Result<Holding, ProxyError> {
         let clamps = self.config.budgets.clamp;
-        self.hold_as(caller, desired.model, desired.as_of, |usual_tokens, _| {
-            let allowance = desired.allowance();
-            let ask = bound::conversation(desired, &allowance, price, usual_tokens, clamps);
-            Ok((ask, bound::advice(Some(&allowance))))
+        self.hold_as(caller, counted_as, desired.as_of, |usual_tokens, _| {
+            let ask = bound::conversation(desired, prices, usual_tokens, clamps);
+            Ok((ask, bound::advice(Some(&desired.allowance))))
         })
         .await
     }
@@ -198,11 +177,11 @@ impl Budgets {
         &self,
         caller: &ledger::Caller,
         unread: &Unread<'_>,
-        price: Option<&Price>,
+        prices: &[&Price],
     ) -> Result<Holding, ProxyError> {
         self.hold_as(caller, unread.model, None, |_, is_in_money| {
             let advice = bound::advice(unread.allowance.as_ref());
-            match bound::unread(unread, price) {
+            match bound::unread(unread, prices) {
                 Some(ask) => Ok((ask, advice)),
                 None if is_in_money => Err(unbounded()),
                 None => Ok((Ask::default(), advice)),
