@@ -398,7 +398,7 @@ impl Journal {
             max_output_tokens: intent.max_output_tokens,
             learned_output_tokens,
             status: ended.status,
-            price: self.price(&intent.upstream, answered, &intent.model),
+            price: self.price_after(intent, answered),
             takes_stated_cost: self.config.prices.stated,
         };
         let mut settlement = settlement::settle(end, &ended.metered, &known);
@@ -489,6 +489,13 @@ impl Journal {
         let own = [None, answered.as_deref()].map(|answered| self.price(upstream, answered, asked));
         let others = fallbacks.iter().map(|model| self.price(upstream, None, model));
         own.into_iter().chain(others).flatten().collect()
+    }
+
+    /// Returns the price of a request that was answered; on a path without a bound, that of a request at least.
+    fn price_after(&self, intent: &Intent, answered: Option<&str>) -> Option<&Price> {
+        let is_bounded = bound::route(&intent.route).is_some();
+        let of_path = || self.price("", None, "").filter(|_| !is_bounded);
+        self.price(&intent.upstream, answered, &intent.model).or_else(of_path)
     }
 
     /// Returns the price from the route; else that of the model that answered, or that was

@@ -105,9 +105,11 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         }
     };
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
+    let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
     let is_counted = usage.prompt_tokens.is_some()
         || usage.completion_tokens.is_some()
-        || usage.audio_ms.is_some();
+        || usage.audio_ms.is_some()
+        || has_fee;
     let priced = known.price.filter(|_| is_counted).map(|price| {
         let (own, cost) = priced(price, &usage, metered);
         (price, own, cost)
@@ -116,8 +118,11 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage)?;
         Some(budget::saved_nano_usd(price, own, compaction))
     });
+    // A price a request is all that an answer without usage costs.
+    let of_request = known.held.filter(|_| has_fee && !has_usage).map(|held| held.nano_usd);
     let computed = priced.map(|(_, _, cost)| Cost {
-        nano_usd: cost.nano_usd.max(held.map_or(0, |held| held.nano_usd)),
+        nano_usd: of_request
+            .unwrap_or_else(|| cost.nano_usd.max(held.map_or(0, |held| held.nano_usd))),
         ..cost
     });
     let cost = stated.map(|nano_usd| Cost { nano_usd, partly: false }).or(computed);

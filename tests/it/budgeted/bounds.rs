@@ -412,9 +412,10 @@ async fn a_path_without_a_bound_is_open_at_a_price_a_request() {
     let body = json!({"model": "m1"});
     for _ in 0..3 {
         let answer = through::whole(&json!({"text": "hi"}));
-        let (held, _) = bounded.billed("/v1/audio/transcriptions", &body, &answer).await;
-        assert_eq!(held, 30_000_000);
+        let billed = bounded.billed("/v1/audio/transcriptions", &body, &answer).await;
+        assert_eq!(billed, (30_000_000, 30_000_000));
     }
+    assert_eq!(bounded.refused("/v1/audio/transcriptions", &body).await.status(), 429);
     // What costs nothing is open without a price.
     let path = "/v1/messages/count_tokens";
     let answer = through::whole(&json!({"input_tokens": 1}));
