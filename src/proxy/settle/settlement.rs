@@ -106,11 +106,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     };
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
     let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
-    let is_counted = usage.prompt_tokens.is_some()
-        || usage.completion_tokens.is_some()
-        || usage.audio_ms.is_some()
-        || has_fee;
-    let priced = known.price.filter(|_| is_counted).map(|price| {
+    let priced = known.price.filter(|_| has_fee || is_counted(&usage)).map(|price| {
         let (own, cost) = priced(price, &usage, metered);
         (price, own, cost)
     });
@@ -148,6 +144,10 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         flags,
         ..Settlement::default()
     }
+}
+
+fn is_counted(usage: &Usage) -> bool {
+    usage.prompt_tokens.is_some() || usage.completion_tokens.is_some() || usage.audio_ms.is_some()
 }
 
 /// Whether an answer has an error and nothing else.
