@@ -48,9 +48,8 @@ const TUNED: &str = "ft:";
 /// Suffixes that do not make it another model.
 const TAGS: &[&str] = &["beta", "default", "exp", "latest", "preview", "stable"];
 
-/// Returns the names to look up for `name`, most specific first. They are in lower case, and
-/// without blanks around
-/// them, and successively without provider prefixes, fine-tuning wrapper, region and maker.
+/// Returns the names to look up for `name`, most specific first. They are in lower case, without blanks
+/// around them, and successively without provider prefixes, fine-tuning wrapper, region and maker.
 pub fn candidates(name: &str) -> Vec<Cow<'_, str>> {
     let name = name.trim();
     let lower: Cow<'_, str> = if name.chars().any(|c| c.is_ascii_uppercase()) {

@@ -148,9 +148,10 @@ impl Journal {
             self.state.unpriced.check(&self.config, desired.model)?;
         }
         let fallbacks = &desired.allowance.fallbacks;
-        let prices = self.prices_before(caller.tenant, place, desired.model, fallbacks);
         let model = self.counted_as(place, desired.model);
-        self.held(self.state.budgets.hold(caller, (desired, &model), &prices).await)
+        let asked = (desired.model, model.as_str());
+        let prices = || self.prices_before(caller.tenant, place, asked, fallbacks);
+        self.held(self.state.budgets.hold(caller, (desired, &model), prices).await)
     }
 
     /// Reads what a request allows its provider to charge for, off the async threads if its body is large;
@@ -228,13 +229,14 @@ impl Journal {
             Some(body) => self.allowance(body, None).await,
             None => None,
         };
-        let fallbacks = allowance.as_ref().map_or(&[][..], |allowance| &allowance.fallbacks);
-        let prices = match route {
-            None => self.price("", None, "").into_iter().collect(),
-            Some(_) => self.prices_before(entry.caller.tenant, &place, &entry.model, fallbacks),
+        let fallbacks =
+            allowance.as_ref().map_or_else(Vec::new, |allowance| allowance.fallbacks.clone());
+        let of_path = self.price("", None, "").filter(|_| route.is_none());
+        let asked = (entry.model.as_str(), model);
+        let prices = || match route {
+            None => of_path.into_iter().collect(),
+            Some(_) => self.prices_before(entry.caller.tenant, &place, asked, &fallbacks),
         };
-        // Such a request is charged even if its answer reports no usage.
-        let is_billed = prices.iter().any(|price| price.fee(Kind::Request).is_some());
         let unread = Unread {
             route,
             model,
@@ -242,8 +244,9 @@ impl Journal {
             window_tokens,
             most_output_tokens: known.unwrap_or(window_tokens),
         };
-        let held = self.held(self.state.budgets.hold_unread(&entry.caller, &unread, &prices).await);
-        entry.is_billed |= is_billed;
+        let held = self.held(self.state.budgets.hold_unread(&entry.caller, &unread, prices).await);
+        // Such a request is charged even if its answer reports no usage.
+        entry.is_billed |= of_path.is_some_and(|price| price.fee(Kind::Request).is_some());
         held
     }
 
@@ -265,7 +268,10 @@ impl Journal {
             begun_ms: holding.id().begun_ms(),
             caller: entry.caller,
             route: entry.route,
-            model: self.counted_as(self.place(entry.upstream.as_deref()), &entry.model),
+            model: match holding.model.is_empty() {
+                true => self.counted_as(self.place(entry.upstream.as_deref()), &entry.model),
+                false => holding.model.clone(),
+            },
             upstream: entry.upstream.unwrap_or_else(|| self.upstream.clone()),
             stream: entry.stream,
             action: entry.action,
@@ -466,9 +472,10 @@ impl Journal {
         }
     }
 
-    /// Remembers the model that answered for another name.
+    /// Remembers the model that answered for another name, if there are budgets.
     fn note_answered(&self, intent: &Intent, answered: Option<&str>) {
-        let Some(model) = answered.filter(|model| *model != intent.model) else { return };
+        let is_other = |model: &&str| intent.held_nano_usd.is_some() && *model != intent.model;
+        let Some(model) = answered.filter(is_other) else { return };
         let alias = (intent.caller.tenant, (intent.upstream.clone(), intent.model.clone()));
         if self.state.answered.get(&alias).is_none_or(|known| known != model) {
             self.state.answered.insert(&alias, model.to_owned());
@@ -481,10 +488,10 @@ impl Journal {
         &self,
         tenant: Tenant,
         upstream: &str,
-        asked: &str,
+        (asked, counted_as): (&str, &str),
         fallbacks: &[String],
     ) -> Vec<&Price> {
-        let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, asked)));
+        let alias = (tenant, (upstream.to_owned(), counted_as.to_owned()));
         let answered = self.state.answered.get(&alias);
         let own = [None, answered.as_deref()].map(|answered| self.price(upstream, answered, asked));
         let others = fallbacks.iter().map(|model| self.price(upstream, None, model));
@@ -504,15 +511,15 @@ impl Journal {
         if let Some(price) = self.routed.find(upstream, asked) {
             return Some(price);
         }
-        if asked.is_empty() && answered.is_none() {
-            // A path without a model has a price a request at most.
-            let default = self.config.prices.default.as_ref();
-            return default.filter(|price| price.fee(Kind::Request).is_some());
-        }
         let by_answer = answered.and_then(|name| self.config.models.price(name));
         by_answer.or_else(|| match self.config.price(asked) {
             Priced::Known(price) | Priced::Default(price) => Some(price),
-            Priced::Unpriced | Priced::Refused => None,
+            // A path without a model has a price a request at most.
+            Priced::Unpriced | Priced::Refused => {
+                let is_path = asked.is_empty() && answered.is_none();
+                let default = self.config.prices.default.as_ref().filter(|_| is_path);
+                default.filter(|price| price.fee(Kind::Request).is_some())
+            }
         })
     }
 }

@@ -114,11 +114,12 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage)?;
         Some(budget::saved_nano_usd(price, own, compaction))
     });
-    // A price a request is all that an answer without usage costs.
-    let of_request = known.held.filter(|_| has_fee && !has_usage).map(|held| held.nano_usd);
+    // With a price a request, an answer without usage costs no more than the hold.
+    let most = known.held.filter(|_| has_fee && !has_usage);
+    let most_nano_usd = most.map_or(u64::MAX, |held| held.nano_usd);
+    let least_nano_usd = held.map_or(0, |held| held.nano_usd);
     let computed = priced.map(|(_, _, cost)| Cost {
-        nano_usd: of_request
-            .unwrap_or_else(|| cost.nano_usd.max(held.map_or(0, |held| held.nano_usd))),
+        nano_usd: cost.nano_usd.max(least_nano_usd).min(most_nano_usd),
         ..cost
     });
     let cost = stated.map(|nano_usd| Cost { nano_usd, partly: false }).or(computed);

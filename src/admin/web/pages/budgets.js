@@ -7,7 +7,7 @@ import { usagePath } from "../range.js";
 
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
-const SCOPES = [["all", "all requests"], ["team", "a team"], ["key", "a key (by its id)"], ["user", "a user"], ["organisation", "an organisation"], ["model", "a model"]];
+const SCOPES = [["all", "all requests"], ["team", "a team"], ["key", "a key"], ["user", "a user"], ["organisation", "an organisation"], ["model", "a model"]];
 const WINDOWS = [["day", "a day"], ["month", "a month"], ["week", "a week"], ["hour", "an hour"], ["24h", "24 hours, rolling"], ["30d", "30 days, rolling"], ["total", "in total"]];
 
 export default async function render(root, api) {

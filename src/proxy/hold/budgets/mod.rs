@@ -62,6 +62,8 @@ pub struct Holding {
     /// Statistics that this answer contributes to.
     outputs: Option<Arc<Mutex<Outputs>>>,
     choices: u64,
+    /// Name that its model counts under; empty if the answer names it.
+    pub model: String,
 }
 
 impl Holding {
@@ -157,15 +159,15 @@ impl Budgets {
 
     /// Holds the maximum cost of a request whose prompt weir has counted, at the dearest of these prices, in
     /// the budgets of the model that it counts as.
-    pub async fn hold(
+    pub async fn hold<'p>(
         &self,
         caller: &ledger::Caller,
         (desired, counted_as): (&Desired<'_>, &str),
-        prices: &[&Price],
+        prices: impl FnOnce() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
         let clamps = self.config.budgets.clamp;
         self.hold_as(caller, counted_as, desired.as_of, |usual_tokens, _| {
-            let ask = bound::conversation(desired, prices, usual_tokens, clamps);
+            let ask = bound::conversation(desired, &prices(), usual_tokens, clamps);
             Ok((ask, bound::advice(Some(&desired.allowance))))
         })
         .await
@@ -173,15 +175,15 @@ impl Budgets {
 
     /// Holds the maximum cost of a request that weir forwards as it is. Refuses it if nothing bounds that
     /// and a budget is in money.
-    pub async fn hold_unread(
+    pub async fn hold_unread<'p>(
         &self,
         caller: &ledger::Caller,
         unread: &Unread<'_>,
-        prices: &[&Price],
+        prices: impl FnOnce() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
         self.hold_as(caller, unread.model, None, |_, is_in_money| {
             let advice = bound::advice(unread.allowance.as_ref());
-            match bound::unread(unread, prices) {
+            match bound::unread(unread, &prices()) {
                 Some(ask) => Ok((ask, advice)),
                 None if is_in_money => Err(unbounded()),
                 None => Ok((Ask::default(), advice)),
@@ -239,6 +241,7 @@ impl Budgets {
                     report: Report::new(&granted.statuses, amount.nano_usd),
                     outputs: Some(outputs),
                     choices: ask.choices,
+                    model: owner.model,
                 })
             }
             Err(NoRoom::Exhausted(status)) => {
@@ -289,9 +292,11 @@ impl Budgets {
     }
 
     fn unheld(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Holding {
+        let model = owner.model.clone();
         let held = self.counters.note(id, begun_ms, owner);
         Holding {
             held,
+            model,
             output_tokens: None,
             is_reduced: false,
             amount: None,
