@@ -142,15 +142,15 @@ impl Proxy {
             let inbound = send::send(&mut chat, &mut record).await?;
             let (request, mut current) = chat.into_parts();
             record.edited(&current.planned);
-            let (addition, recall) = match inbound.is_accepted() {
+            let (additions, recall) = match inbound.is_accepted() {
                 true => self.accepted(request, &mut current, &mut record),
-                false => (None, None),
+                false => (Vec::new(), None),
             };
             // Answer the model's recalls; those of a stream while it is relayed.
             let answered = recall::whole(recall, settings, inbound, &mut record).await?;
-            Ok((answered, addition, current, conversation))
+            Ok((answered, additions, current, conversation))
         };
-        let (answered, addition, current, conversation) = match sent.await {
+        let (answered, additions, current, conversation) = match sent.await {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
@@ -171,11 +171,11 @@ impl Proxy {
             }
             None => relay::relay(inbound, record, drains, keeping),
         };
-        Ok(match (addition, planned.usage_request) {
-            (Some(addition), _) => relay::addition::with(response, addition),
-            (None, Some(_)) => relay::strip_usage::without_usage(response),
-            (None, None) => response,
-        })
+        let response = match planned.usage_request {
+            Some(_) => relay::strip_usage::without_usage(response),
+            None => response,
+        };
+        Ok(additions.into_iter().fold(response, relay::addition::with))
     }
 
     /// Answers a request for a shorter conversation, or forwards it to an upstream that answers such
@@ -352,7 +352,7 @@ impl Proxy {
         mut request: ChatRequest,
         current: &mut Attempt,
         record: &mut Record,
-    ) -> (Option<Addition>, Option<Recall>) {
+    ) -> (Vec<Addition>, Option<Recall>) {
         record.taken(&current.planned);
         self.prefetch(current);
         let tenant = request.caller.tenant;
@@ -374,8 +374,8 @@ impl Proxy {
             None => Box::new(std::mem::replace(&mut request.permit, Box::new(()))),
         };
         self.runtime.keep(&self.settings.config, (tenant, record.id()), current, permit);
-        let addition = Addition::of(&self.settings, tenant, current);
-        (addition, Recall::new(Arc::clone(&self.runtime), request, current.clone()))
+        let additions = Addition::of(&self.settings, tenant, current);
+        (additions, Recall::new(Arc::clone(&self.runtime), request, current.clone()))
     }
 
     /// Prefetches the summary for the next compaction in the background.

@@ -200,3 +200,31 @@ async fn tools_alone_refuse_nothing_that_the_provider_may_take() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_body_without_messages_is_sent_unread() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, limited(100)).await;
+    let prompt = "what runs over the wall? ".repeat(400);
+    for (path, member) in [
+        ("/v1/chat/completions", json!({"prompt": prompt})),
+        ("/v1/chat/completions", json!({"input": [{"role": "user", "content": prompt}]})),
+    ] {
+        for stream in [false, true] {
+            let mut body = member.clone();
+            body["model"] = json!(MODEL);
+            body["stream"] = json!(stream);
+            let (answer, received) = sent(&weir, &mut upstream, path, "", &body).await;
+            assert_eq!(answer.header("x-weir-action"), Some("unread"), "{body}");
+            assert!(tokens(&answer, "x-weir-received-tokens") > 2000, "{body}");
+            let received: Value = serde_json::from_str(&received).expect("JSON");
+            assert!(
+                member
+                    .as_object()
+                    .expect("members")
+                    .iter()
+                    .all(|(name, own)| received[name] == *own)
+            );
+        }
+    }
+}

@@ -33,6 +33,7 @@ use crate::proxy::admit::class::RequestClass;
 use crate::proxy::compaction::{AskedCompaction, ShortenedItems};
 use crate::proxy::error::ProxyError;
 use crate::proxy::error::Subject;
+use crate::proxy::headers::UNREAD;
 use crate::proxy::settle::originals::LeftOut;
 use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
@@ -46,6 +47,7 @@ use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
     CannotFit, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received, plan_with,
 };
+use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::{Beginning, Prefix, Request};
 use weir_store::budget::Compaction;
@@ -544,10 +546,17 @@ impl Draft {
         plan: &mut Plan,
         spans: Option<&Spans<'_>>,
     ) -> Planned {
+        let is_unread = request.messages.is_empty() && request.provider_state.is_none();
         let action = match request.provider_state {
             Some(_) if !job.options.bypass => PROVIDER_STATE,
+            None if is_unread => UNREAD,
             _ => &plan.action,
         };
+        if is_unread {
+            // The prompt is in a member that weir does not know.
+            plan.received_tokens = Encoding::Estimate.count(request.text);
+            plan.sent_tokens = plan.received_tokens;
+        }
         let mut planned = Planned {
             body: plan.body.take().map(Bytes::from),
             sent_tokens: plan.sent_tokens,
@@ -560,6 +569,9 @@ impl Draft {
             ..self.as_received(job, request, action, &plan.edits, plan.received_tokens)
         };
         planned.compaction.sent_tokens = plan.sent_tokens;
+        if is_unread {
+            planned.encoding = Encoding::Estimate;
+        }
         if plan.treatment == Treatment::Compacted
             && shared.config.context.originals != Originals::Off
         {

@@ -1,5 +1,5 @@
-//! Answer body with an addition of weir's: a compaction item in front of those of Responses, or a report
-//! on cleared content in Messages.
+//! Answer body with an addition of weir's: a compaction item in front of those of Responses, a report on
+//! cleared content in Messages, or the model's name as the caller knows it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,6 +15,7 @@ use crate::proxy::send::attempt::Attempt;
 use crate::proxy::settings::Settings;
 use crate::upstream::{Body, BoxError};
 use weir_engine::wire::applied_edits::{self, AddReport};
+use weir_engine::wire::model::AnsweredAs;
 use weir_engine::wire::output_item::{self, AddItem};
 use weir_store::Tenant;
 
@@ -27,12 +28,21 @@ pub enum Addition {
     Item(String),
     /// Report on cleared content.
     Report(String),
+    /// Name of the model that the caller asked for.
+    Model(AnsweredAs),
 }
 
 impl Addition {
-    /// Returns the addition to the answer of an attempt that was accepted, if its caller asks for one.
-    /// An item that cannot be sealed is left out: the answer matters more.
-    pub fn of(settings: &Settings, tenant: Tenant, current: &mut Attempt) -> Option<Self> {
+    /// Returns the additions to the answer of an attempt that was accepted. An item that cannot be sealed
+    /// is left out: the answer matters more.
+    pub fn of(settings: &Settings, tenant: Tenant, current: &mut Attempt) -> Vec<Self> {
+        let alias = current.job.alias_of.as_deref().filter(|_| current.job.is_renamed);
+        let alias = alias.map(|alias| Self::Model(AnsweredAs::new(alias)));
+        Self::asked(settings, tenant, current).into_iter().chain(alias).collect()
+    }
+
+    /// Returns the addition that the caller asks for.
+    fn asked(settings: &Settings, tenant: Tenant, current: &mut Attempt) -> Option<Self> {
         if let Some(shortened) = current.planned.shortened.take() {
             let item = answer::whole_item(settings, tenant, &shortened);
             let item = item.inspect_err(|error| {
@@ -49,6 +59,7 @@ impl Addition {
         match self {
             Self::Item(item) => output_item::added(text, item),
             Self::Report(report) => applied_edits::in_message(text, report),
+            Self::Model(named) => named.named(text),
         }
     }
 }
@@ -66,6 +77,9 @@ pub fn with(response: Response<Body>, addition: Addition) -> Response<Body> {
         }
         (true, Addition::Report(report)) => {
             Body::new(Filtered::new(body, AddReport::new(report), applied_edits::MAX_EVENT_BYTES))
+        }
+        (true, Addition::Model(named)) => {
+            Body::new(Filtered::new(body, named, output_item::MAX_EVENT_BYTES))
         }
         (false, addition) => {
             Body::new(Whole { upstream: body, addition, held: BytesMut::new(), state: State::Held })

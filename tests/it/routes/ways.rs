@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::setting::{Up, memory, question, rows, said, send, weir};
+use super::setting::{Play, Up, events, failing, memory, question, rows, said, send, status, weir};
 use crate::server::harness::{Message, Weir, ask, bare, chat};
 
 const TWO: &str = r#"
@@ -227,5 +227,93 @@ async fn a_row_has_limits_and_a_policy_and_plans_are_told_by_them() {
         assert_eq!(plan["model"], sent, "{text}");
         assert_eq!(plan["policy"], policy, "{text}");
         assert!(text.contains(&format!(":{limit}")), "{text}");
+    }
+}
+
+/// Builds the request and the answers, plain and streamed, of a path whose upstream names `model`.
+fn answers(path: &str, model: &str) -> (serde_json::Value, String, String) {
+    let message = json!({"role": "user", "content": "What runs over the wall?"});
+    let usage = json!({"input_tokens": 9, "output_tokens": 2});
+    match path {
+        "/v1/responses" => {
+            let response =
+                json!({"object": "response", "model": model, "output": [], "usage": usage});
+            let event = |kind: &str| {
+                format!("event: {kind}\ndata: {}\n\n", json!({"type": kind, "response": response}))
+            };
+            let events = event("response.created") + &event("response.completed");
+            (json!({"input": [message]}), response.to_string(), events)
+        }
+        "/v1/messages" => {
+            let text = json!({"type": "text", "text": "Water."});
+            let message_of = |content| json!({"type": "message", "model": model, "content": content, "usage": usage});
+            let start = json!({"type": "message_start", "message": message_of(json!([]))});
+            let delta = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Water."}});
+            let events = [start, delta, json!({"type": "message_stop"})];
+            let events = events.map(|event| {
+                format!("event: {}\ndata: {event}\n\n", event["type"].as_str().expect("text"))
+            });
+            (
+                json!({"messages": [message], "max_tokens": 9}),
+                message_of(json!([text])).to_string(),
+                events.concat(),
+            )
+        }
+        _ => (
+            json!({"messages": [message]}),
+            super::setting::completion(model).to_string(),
+            events(model),
+        ),
+    }
+}
+
+#[tokio::test]
+async fn an_answer_names_the_model_that_its_caller_asked_for() {
+    let (a, b, store) = (Up::start("a").await, Up::start("b").await, memory());
+    let toml = TWO.replacen(
+        "models = [\"*-exact\", \"gpt-4o\"]",
+        "models = [\"*-exact\", \"gpt-4o\"]\nfallback = [\"small\"]",
+        1,
+    );
+    assert_ne!(toml, TWO);
+    let weir = weir(&store, &toml, &[("a", a.url()), ("b", b.url())]).await;
+    for path in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
+        for (asked, answered, fails) in [
+            ("small", "llama-3.1-8b-instruct", false),
+            ("gpt-4o", "gpt-4o-2024-08-06", false),
+            ("gpt-4o", "llama-3.1-8b-instruct", true),
+            ("other", "other-2026", false),
+        ] {
+            for stream in [false, true] {
+                let (mut body, plain, events) = answers(path, answered);
+                body["model"] = json!(asked);
+                body["stream"] = json!(stream);
+                let up = if asked == "other" { &a } else { &b };
+                up.then(fails.then(|| failing(503)));
+                up.then([Play::Answer(match stream {
+                    false => status(200, "", &plain),
+                    true => status(200, "", &events).replacen(
+                        "application/json",
+                        "text/event-stream",
+                        1,
+                    ),
+                })]);
+                let request = crate::keys::setting::post(
+                    path,
+                    "authorization: Bearer alice\r\n",
+                    body.to_string(),
+                );
+                let answer = ask(weir.address, request).await;
+                let is_alias = asked == "small" || fails;
+                let shown = if is_alias { asked } else { answered };
+                let [from, to] = [answered, shown].map(|name| format!("\"model\":\"{name}\""));
+                let text = String::from_utf8(answer.body.clone()).expect("text");
+                let wanted = if stream { events } else { plain }.replace(&from, &to);
+                // The caller does not get the event with the usage that weir asked for.
+                let is_for_caller = |event: &&str| !event.contains("\"choices\":[],");
+                let wanted: String = wanted.split_inclusive("\n\n").filter(is_for_caller).collect();
+                assert_eq!(text, wanted, "{path} {asked} {stream}");
+            }
+        }
     }
 }

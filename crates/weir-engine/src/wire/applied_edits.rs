@@ -48,18 +48,13 @@ impl AddReport {
 
 impl Judge for AddReport {
     fn judge(&mut self, event: &[u8], at_start: bool) -> Verdict {
-        let (Some(report), Ok(text)) = (&self.report, std::str::from_utf8(event)) else {
-            return Verdict::Keep;
-        };
-        let lines = event_filter::lines(text, at_start);
-        let Some(data) = event_filter::joined(text, &lines) else { return Verdict::Keep };
-        let Some(edited) = added(&data, "message_delta", report) else { return Verdict::Keep };
-        let (start, end) =
-            (event_filter::place(&lines, 0), event_filter::place(&lines, data.len()));
-        // One line of data says the same as several.
-        let edited = [&text[..start], &edited.replace('\n', ""), &text[end..]].concat();
-        self.report = None;
-        Verdict::Edit(edited.into_bytes())
+        let Some(report) = &self.report else { return Verdict::Keep };
+        let verdict =
+            event_filter::edited(event, at_start, |data| added(data, "message_delta", report));
+        if verdict != Verdict::Keep {
+            self.report = None;
+        }
+        verdict
     }
 }
 

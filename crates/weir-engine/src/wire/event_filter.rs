@@ -271,6 +271,21 @@ pub enum Verdict {
     Edit(Vec<u8>),
 }
 
+/// Decides on an event whose data, a JSON text, `edit` writes anew, or leaves.
+pub(super) fn edited(
+    event: &[u8],
+    at_start: bool,
+    edit: impl FnOnce(&str) -> Option<String>,
+) -> Verdict {
+    let Ok(text) = std::str::from_utf8(event) else { return Verdict::Keep };
+    let lines = lines(text, at_start);
+    let Some(data) = joined(text, &lines) else { return Verdict::Keep };
+    let Some(edited) = edit(&data) else { return Verdict::Keep };
+    let (start, end) = (place(&lines, 0), place(&lines, data.len()));
+    // One line of data says the same as several.
+    Verdict::Edit([&text[..start], &edited.replace('\n', ""), &text[end..]].concat().into_bytes())
+}
+
 fn judge(event: &[u8], at_start: bool) -> Verdict {
     let Ok(text) = std::str::from_utf8(event) else { return Verdict::Keep };
     // Nearly all streams spell the name out; with escaped letters nothing is certain.

@@ -1,8 +1,9 @@
 //! The model name in a body: finds, replaces or adds it without changing another byte. Reads
-//! nothing else of the body.
+//! nothing else of the body. In answers the name that the caller asked for replaces the upstream's.
 
 use std::ops::Range;
 
+use super::event_filter::{self, Judge, Verdict};
 use super::json;
 
 /// Position of the model name in a body, or where it would be.
@@ -51,9 +52,7 @@ impl ModelField {
         if let Self::Unnamed { .. } = self {
             literal.push_str("\"model\":");
         }
-        literal.push('"');
-        json::escape_into(model, &mut literal);
-        literal.push('"');
+        literal.push_str(&quoted(model));
         let at = match self {
             Self::Named { at, .. } => at.clone(),
             Self::Unnamed { at, is_empty } => {
@@ -66,6 +65,58 @@ impl ModelField {
         put.extend_from_slice(literal.as_bytes());
         put.extend_from_slice(&body[at.end..]);
         put
+    }
+}
+
+/// Returns a name as JSON text.
+fn quoted(model: &str) -> String {
+    let mut literal = String::with_capacity(model.len() + 2);
+    literal.push('"');
+    json::escape_into(model, &mut literal);
+    literal.push('"');
+    literal
+}
+
+/// Names the model that its caller asked for in an answer: at the top level, in the `response` of an
+/// event of Responses, and in the `message` of one of Messages.
+#[derive(Debug)]
+pub struct AnsweredAs {
+    /// JSON text of the name.
+    literal: String,
+}
+
+impl AnsweredAs {
+    /// Creates it for the name that the caller asked for.
+    pub fn new(model: &str) -> Self {
+        Self { literal: quoted(model) }
+    }
+
+    /// Returns an answer, or the data of an event, with that name; `None` if it names no model.
+    pub fn named(&self, text: &str) -> Option<String> {
+        let mut names = Vec::new();
+        for (name, raw) in json::members(text)? {
+            match &*name {
+                "model" => names.push(raw),
+                "response" | "message" => names.extend(json::member(raw, "model")),
+                _ => {}
+            }
+        }
+        names.retain(|raw| raw.starts_with('"'));
+        let (mut named, mut end) = (String::with_capacity(text.len() + self.literal.len()), 0);
+        for raw in &names {
+            let start = raw.as_ptr() as usize - text.as_ptr() as usize;
+            named.push_str(&text[end..start]);
+            named.push_str(&self.literal);
+            end = start + raw.len();
+        }
+        named.push_str(&text[end..]);
+        (!names.is_empty()).then_some(named)
+    }
+}
+
+impl Judge for AnsweredAs {
+    fn judge(&mut self, event: &[u8], at_start: bool) -> Verdict {
+        event_filter::edited(event, at_start, |data| self.named(data))
     }
 }
 
@@ -166,6 +217,7 @@ impl ModelFinder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::event_filter::Filter;
     use super::*;
 
     #[test]
@@ -223,5 +275,45 @@ mod tests {
             assert_eq!(ModelField::of(body.as_bytes()), None, "{body}");
         }
         assert_eq!(ModelField::of(b"{\"model\":\"\xff\"}"), None);
+    }
+
+    #[test]
+    fn an_answer_names_the_model_that_was_asked_for() {
+        for (body, wanted) in [
+            (
+                r#"{"id":"a","model": "m-2026", "choices":[{"model":"x"}]}"#,
+                Some(r#"{"id":"a","model": M, "choices":[{"model":"x"}]}"#),
+            ),
+            (
+                r#"{"type":"response.created","response":{"model":"m","x":1.0 }}"#,
+                Some(r#"{"type":"response.created","response":{"model":M,"x":1.0 }}"#),
+            ),
+            (
+                r#"{"type":"message_start","message":{"model":"m"},"model":"m"}"#,
+                Some(r#"{"type":"message_start","message":{"model":M},"model":M}"#),
+            ),
+            (r#"{"model":null,"choices":[]}"#, None),
+            (r#"{"message":"no model"}"#, None),
+            ("[]", None),
+        ] {
+            let wanted = wanted.map(|text| text.replace('M', r#""a \"b\"""#));
+            assert_eq!(AnsweredAs::new("a \"b\"").named(body), wanted, "{body}");
+        }
+    }
+
+    #[test]
+    fn events_name_the_model_that_was_asked_for_wherever_they_are_cut() {
+        let stream = "\u{feff}data: {\"model\":\"m\",\"choices\":[]}\r\n\r\n: ping\n\n\
+                      event: x\ndata: {\"a\":1,\ndata: \"model\":\"m\"}\n\ndata: [DONE]\n\n";
+        let wanted = "\u{feff}data: {\"model\":\"f\",\"choices\":[]}\r\n\r\n: ping\n\n\
+                      event: x\ndata: {\"a\":1,\"model\":\"f\"}\n\ndata: [DONE]\n\n";
+        for at in 0..=stream.len() {
+            let mut filter = Filter::with(AnsweredAs::new("f"), 1000);
+            let (head, tail) = stream.as_bytes().split_at(at);
+            let mut out = filter.feed(head).into_owned();
+            out.extend_from_slice(&filter.feed(tail));
+            out.extend(filter.finish());
+            assert_eq!(String::from_utf8(out).expect("text"), wanted, "cut at {at}");
+        }
     }
 }

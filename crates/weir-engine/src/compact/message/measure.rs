@@ -112,7 +112,9 @@ impl Measure {
         }
         let thinking_tokens = self.others(message, &mut other_tokens);
         // A message of thinking alone would be empty without it.
-        let says_more = text_tokens > 0 || !message.calls.is_empty();
+        let says_more = text_tokens > 0
+            || message.all_calls().next().is_some()
+            || message.others.iter().any(|part| !is_thinking(part));
         let thinking_tokens = if says_more { thinking_tokens } else { 0 };
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
@@ -162,9 +164,8 @@ impl Measure {
         for part in &message.others {
             let tokens = self.part(part);
             *other_tokens += tokens;
-            let is_thinking = matches!(part, Part::Thinking(_) | Part::Sealed(_));
             // Responses have no signatures over what stands before.
-            if is_thinking && message.protocol == Protocol::Messages {
+            if is_thinking(part) && message.protocol == Protocol::Messages {
                 thinking_tokens += tokens;
             }
         }
@@ -196,6 +197,11 @@ impl Measure {
             Part::Other(raw) => tokens::count_unknown(self.encoding, self.images, raw),
         }
     }
+}
+
+/// Whether it is thinking, or sealed with it.
+fn is_thinking(part: &Part<'_>) -> bool {
+    matches!(part, Part::Thinking(_) | Part::Sealed(_))
 }
 
 #[cfg(test)]
@@ -292,6 +298,35 @@ mod tests {
             assert_eq!(whole.thinking_tokens, left_out, "{members}");
             let alone = fact(&format!(r#"{{"role":"assistant",{members}}}"#));
             assert_eq!(alone.thinking_tokens, 0, "{members}");
+        }
+    }
+
+    #[test]
+    fn thinking_can_be_left_out_where_anything_else_is_said() {
+        let thinking = r#"{"type":"thinking","thinking":"hello","signature":"c2ln"}"#;
+        for (block, is_left_out) in [
+            (r#"{"type":"text","text":"I look."}"#, true),
+            (r#"{"type":"tool_use","id":"a","name":"read","input":{}}"#, true),
+            (
+                r#"{"type":"server_tool_use","id":"s","name":"web_search","input":{"query":"a"}}"#,
+                true,
+            ),
+            (
+                r#"{"type":"mcp_tool_use","id":"m","name":"find","server_name":"s","input":{}}"#,
+                true,
+            ),
+            (
+                r#"{"type":"advisor_tool_result","tool_use_id":"s","content":{"type":"advisor_result","text":"a"}}"#,
+                true,
+            ),
+            (r#"{"type":"container_upload","file_id":"f"}"#, true),
+            (r#"{"type":"redacted_thinking","data":"c2ln"}"#, false),
+        ] {
+            let raw = format!(r#"{{"role":"assistant","content":[{thinking},{block}]}}"#);
+            let message = Protocol::Messages.read_message(&raw).expect("readable");
+            let measure =
+                Measure { encoding: Encoding::O200kBase, images: ImageRule::of_model("gpt-4o") };
+            assert_eq!(measure.fact(&message).thinking_tokens > 0, is_left_out, "{block}");
         }
     }
 
