@@ -228,3 +228,79 @@ async fn a_body_without_messages_is_sent_unread() {
         }
     }
 }
+
+/// Names of deferred tools.
+const DEFERRED: [&str; 10] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"];
+
+/// Builds a search that loads them, an agent's work far beyond a small limit, and a call of `f0` at its end.
+fn late_call(path: &str) -> Vec<Value> {
+    let text = "what runs over the wall? ".repeat(120);
+    let mut list = vec![json!({"role": "user", "content": "Read the gauges."})];
+    let is_messages = path == "/v1/messages";
+    let mut step = |number: usize, name: &str| {
+        let (id, question) = (format!("t{number}"), format!("Go on with {number}. {text}"));
+        list.extend(match is_messages {
+            true => vec![
+                json!({"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": name, "input": {}}]}),
+                json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": "Done."}, {"type": "text", "text": question}]}),
+            ],
+            false => vec![
+                json!({"type": "function_call", "call_id": id, "name": name, "arguments": "{}"}),
+                json!({"type": "function_call_output", "call_id": id, "output": "Done."}),
+                json!({"role": "user", "content": question}),
+            ],
+        });
+    };
+    (0..20).for_each(|number| step(number, "read"));
+    step(20, "f0");
+    let references = DEFERRED.map(|name| json!({"type": "tool_reference", "tool_name": name}));
+    let search = match is_messages {
+        true => vec![
+            json!({"role": "assistant", "content": [
+                {"type": "server_tool_use", "id": "s1", "name": "tool_search_tool_regex", "input": {"query": "f"}},
+                {"type": "tool_search_tool_result", "tool_use_id": "s1", "content": {"type": "tool_search_tool_search_result",
+                    "tool_references": references}},
+                {"type": "text", "text": "Found."}]}),
+            json!({"role": "user", "content": "Go on."}),
+        ],
+        false => vec![
+            json!({"type": "tool_search_call", "call_id": "s1", "execution": "client", "arguments": {"query": "f"}, "status": "completed"}),
+            json!({"type": "tool_search_output", "call_id": "s1", "execution": "client", "status": "completed",
+                "tools": deferred_tools(path)}),
+            json!({"role": "user", "content": "Go on."}),
+        ],
+    };
+    list.splice(1..1, search);
+    list
+}
+
+fn deferred_tools(path: &str) -> Vec<Value> {
+    let description = "Reads the gauge of one gate and returns its level. ".repeat(20);
+    DEFERRED.map(|name| tool(path, name, &description, &json!({"defer_loading": true}))).to_vec()
+}
+
+#[tokio::test]
+async fn a_call_whose_load_is_left_out_is_sent_with_its_definition() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, limited(3000)).await;
+    for path in ["/v1/responses", "/v1/messages"] {
+        for stream in [false, true] {
+            let mut tools = deferred_tools(path);
+            tools.push(tool(path, "read", "Reads a part.", &json!({})));
+            let body = body(path, &late_call(path), &tools, stream);
+            let (answer, received) = sent(&weir, &mut upstream, path, "", &body).await;
+            assert!(
+                answer.header("x-weir-edits").is_some_and(|edits| edits.contains("tools")),
+                "{path}: {received}"
+            );
+            assert!(
+                !received.contains("\"s1\"") && received.contains("\"t20\""),
+                "{path}: {received}"
+            );
+            let received: Value = serde_json::from_str(&received).expect("JSON");
+            let is_deferred = |at: usize| received["tools"][at].get("defer_loading").is_some();
+            assert_eq!([is_deferred(0), is_deferred(1)], [false, true], "{path}");
+            assert!(tokens(&answer, "x-weir-sent-tokens") <= 3000, "{path}");
+        }
+    }
+}

@@ -90,8 +90,26 @@ impl Compactor {
     /// conversation. The marks are those of a limit no larger than the conversation itself, so that
     /// one far below its model's limit becomes shorter, too.
     pub(crate) fn shortened(&self, source: &dyn Source) -> Self {
+        self.within(self.profile.limit_tokens.min(self.sizes.request_tokens), source)
+    }
+
+    /// Returns the state for sending a request that ends here with other tools, which take `more_tokens`.
+    pub(crate) fn with_tools(&self, more_tokens: u64, source: &dyn Source) -> Self {
+        let limit_tokens = self.profile.limit_tokens.saturating_sub(more_tokens);
+        if self.sizes.request_tokens > limit_tokens {
+            return self.within(limit_tokens, source);
+        }
         let mut own = self.clone();
-        let limit_tokens = own.profile.limit_tokens.min(own.sizes.request_tokens);
+        if own.profile.policy.is_thinking_bound {
+            // Tools stand before all thinking, which is signed over them.
+            own.drop_thinking_before(own.messages());
+        }
+        own
+    }
+
+    /// Returns the state after a compaction at its end to a limit.
+    fn within(&self, limit_tokens: u64, source: &dyn Source) -> Self {
+        let mut own = self.clone();
         own.profile = Arc::new(Profile { limit_tokens, ..Profile::clone(&own.profile) });
         own.requests.is_pending = false;
         own.requests.is_settled = true;

@@ -5,8 +5,11 @@ use super::PlanOptions;
 use crate::compact::policy::OPENING;
 use crate::compact::{self, Compactor, Fate, RequestSource};
 use crate::tokens::MESSAGE_FRAMING;
+use crate::tokens::tools::count_list;
 use crate::wire::usage_option::{AddedUsageOption, UsageOption};
-use crate::wire::{Edit, Protocol, Request, Role, breakpoint, clamp, json, splice};
+use crate::wire::{
+    Edit, ExtraKind, Protocol, Request, Role, breakpoint, clamp, json, loads, splice,
+};
 
 /// Name of the edit that requests a stream's usage.
 pub const USAGE: &str = "usage";
@@ -16,6 +19,8 @@ const SUMMARY: &str = "summary";
 const THINKING: &str = "thinking";
 /// Name of the edit that lowers the output limit to the room after the input.
 const CLAMP: &str = "clamp";
+/// Name of the edit that lets the prompt have tools from the start whose load is left out.
+const TOOLS: &str = "tools";
 
 /// Kind of plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,9 +116,30 @@ fn unmark(end: &Compactor) -> Vec<(usize, Edit)> {
     marked.map(|(index, _)| (index, Edit::Unmark)).collect()
 }
 
+/// Returns the list of tools in which none is deferred that a message calls whose load is not sent, and the
+/// tokens that this adds. It happens to a conversation that was compacted before the call was made, as the
+/// first request of a long one is.
+pub(super) fn loaded(
+    end: &Compactor,
+    request: &Request<'_>,
+    source: &RequestSource<'_>,
+    options: &PlanOptions,
+) -> Option<(String, u64)> {
+    let tools = request.extras.iter().find(|extra| extra.kind == ExtraKind::Tools)?;
+    if !tools.raw.contains("\"defer_loading\"") {
+        return None;
+    }
+    let loaded = loads::undeferred(tools.raw, &end.called_unloaded(source))?;
+    let count = |raw: &str| count_list(options.measure.encoding, raw);
+    let more_tokens = count(&loaded).saturating_sub(count(tools.raw));
+    Some((loaded, more_tokens))
+}
+
 /// Edits outside the messages.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Frame {
+    /// List of tools, in as many bytes as the caller's.
+    pub(super) tools: Option<String>,
     /// Usage request for a stream.
     pub(super) usage_option: Option<UsageOption>,
     /// Output limit to set.
@@ -144,12 +170,15 @@ impl Frame {
         Self {
             usage_option: request.missing_usage_option.filter(|_| options.asks_usage && is_edited),
             clamp: clamp.filter(|_| is_edited),
+            tools: None,
         }
     }
 
     /// Returns the names of the edits.
-    pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
-        self.usage_option.map(|_| USAGE).into_iter().chain(self.clamp.map(|_| CLAMP))
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let usage = self.usage_option.map(|_| USAGE);
+        let tools = self.tools.as_ref().map(|_| TOOLS);
+        usage.into_iter().chain(self.clamp.map(|_| CLAMP)).chain(tools)
     }
 }
 
@@ -158,13 +187,21 @@ pub(super) fn body(
     request: &Request<'_>,
     model: &str,
     edits: &[(usize, Edit)],
-    frame: Frame,
+    frame: &Frame,
 ) -> (Option<String>, Option<AddedUsageOption>) {
-    if edits.is_empty() && frame.usage_option.is_none() && frame.clamp.is_none() {
+    if edits.is_empty() && frame.names().next().is_none() {
         return (None, None);
     }
     let mut body = splice::apply(request.protocol, request, edits);
-    // It moves nothing, so the usage request keeps its position.
+    // These move nothing, so the usage request keeps its position.
+    if let Some(tools) = &frame.tools
+        && let Some(place) = json::member(&body, "tools").map(|own| {
+            let start = own.as_ptr() as usize - body.as_ptr() as usize;
+            start..start + own.len()
+        })
+    {
+        body.replace_range(place, tools);
+    }
     if let Some(tokens) = frame.clamp {
         clamp::put(request, &mut body, tokens);
     }

@@ -275,6 +275,41 @@ impl Plan {
         Ok(self)
     }
 
+    /// Makes the compaction that is due at the end. Returns the kind of plan, and the list of tools with those
+    /// whose load it leaves out, with their tokens.
+    fn decide(
+        &mut self,
+        request: &Request<'_>,
+        options: &PlanOptions,
+        source: &RequestSource<'_>,
+    ) -> (Kind, Option<(String, u64)>) {
+        self.end = match self.state.ended(source) {
+            Cow::Borrowed(_) => Arc::clone(&self.state),
+            Cow::Owned(end) => Arc::new(end),
+        };
+        let end = &self.end;
+        let needs_nothing = match options.kept {
+            // Requests that were sent by them have shown the compactions.
+            Some(_) => end.is_untouched(),
+            None if options.passes_whole => self.received_tokens <= self.limit_tokens,
+            None => end.needs_nothing(self.limit_tokens, self.overhead_tokens),
+        };
+        let kind;
+        (self.treatment, kind) = match (options.mode, needs_nothing) {
+            (Mode::Observe, true) => (Treatment::LeftAlone, Kind::Observed),
+            (Mode::Observe, false) => (Treatment::Observed, Kind::Observed),
+            (_, true) => (Treatment::LeftAlone, Kind::LeftAlone),
+            (_, false) => (Treatment::Compacted, Kind::Compacted),
+        };
+        let loaded = |end: &Compactor| edits::loaded(end, request, source, options);
+        let needs = (kind == Kind::Compacted).then(|| loaded(end)).flatten();
+        let Some((_, more_tokens)) = needs else {
+            return (kind, None);
+        };
+        self.end = Arc::new(end.with_tools(more_tokens, source));
+        (kind, loaded(&self.end))
+    }
+
     /// Makes the compaction that is due at the end, checks the size, and writes the body.
     fn finish(
         mut self,
@@ -282,24 +317,9 @@ impl Plan {
         options: &PlanOptions,
         source: &RequestSource<'_>,
     ) -> Result<Self, PlanError> {
-        self.end = match self.state.ended(source) {
-            Cow::Borrowed(_) => Arc::clone(&self.state),
-            Cow::Owned(end) => Arc::new(end),
-        };
+        let (kind, tools) = self.decide(request, options, source);
         let end = Arc::clone(&self.end);
-        let needs_nothing = match options.kept {
-            // Requests that were sent by them have shown the compactions.
-            Some(_) => end.is_untouched(),
-            None if options.passes_whole => self.received_tokens <= self.limit_tokens,
-            None => end.needs_nothing(self.limit_tokens, self.overhead_tokens),
-        };
-        let (treatment, kind) = match (options.mode, needs_nothing) {
-            (Mode::Observe, true) => (Treatment::LeftAlone, Kind::Observed),
-            (Mode::Observe, false) => (Treatment::Observed, Kind::Observed),
-            (_, true) => (Treatment::LeftAlone, Kind::LeftAlone),
-            (_, false) => (Treatment::Compacted, Kind::Compacted),
-        };
-        self.treatment = treatment;
+        let needs_nothing = self.treatment == Treatment::LeftAlone;
         self.zone = end.zone();
         self.compactions = if needs_nothing { 0 } else { end.compactions() };
         self.is_compacted_here = kind == Kind::Compacted && end.is_compacted_here();
@@ -313,6 +333,7 @@ impl Plan {
             let place = self.changes.partition_point(|(message, _)| *message < edit.0);
             self.changes.insert(place, edit);
         }
+        self.sent_tokens += tools.as_ref().map_or(0, |(_, more_tokens)| *more_tokens);
         self.prefetch = options.prefetch.and_then(|settings| end.prefetch(settings, source));
         if kind != Kind::Observed && self.cannot_fit(options) {
             let limit_tokens = self.limit_tokens;
@@ -325,10 +346,11 @@ impl Plan {
             // After all other edits, since it follows the last message.
             self.changes.push((recall.message, Edit::Append(recall.text.clone())));
         }
-        let frame = Frame::new(request, options, self.sent_tokens, kind);
+        let mut frame = Frame::new(request, options, self.sent_tokens, kind);
+        frame.tools = tools.map(|(tools, _)| tools);
         self.edits.extend(frame.names());
         (self.body, self.usage_request) =
-            edits::body(request, &options.model, &self.changes, frame);
+            edits::body(request, &options.model, &self.changes, &frame);
         self.is_clampable = kind != Kind::Observed && clamp::is_possible(request);
         self.max_output_tokens = frame.clamp.or(request.max_output_tokens);
         Ok(self)

@@ -271,7 +271,7 @@ pub enum Verdict {
     Edit(Vec<u8>),
 }
 
-/// Decides on an event whose data, a JSON text, `edit` writes anew, or leaves.
+/// Decides on an event: `edit` returns its data, a JSON text, as it is to be; `None` to leave it.
 pub(super) fn edited(
     event: &[u8],
     at_start: bool,

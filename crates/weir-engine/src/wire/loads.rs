@@ -3,6 +3,9 @@
 //!
 //! Anthropic's guide to the tool search tool describes `tool_reference`, OpenAI's guide `tool_search_output`.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use memchr::memmem;
 
 use super::json;
@@ -76,6 +79,53 @@ fn add_definitions(list: Option<&str>, depth: u32, names: &mut Vec<String>) {
     }
 }
 
+/// Returns the list of tools in which those with these names are deferred no more; `None` if none of them
+/// was. Blanks replace the member, so that no other byte moves.
+pub fn undeferred(tools: &str, names: &BTreeSet<String>) -> Option<String> {
+    let mut deferrals = Vec::new();
+    add_deferrals(Some(tools), MAX_DEPTH, names, &mut deferrals);
+    let place = |text: &str| text.as_ptr() as usize - tools.as_ptr() as usize;
+    let mut bytes = tools.as_bytes().to_vec();
+    for (name, value) in &deferrals {
+        // From the name's quote to the value, with the comma behind, or else the one before.
+        let (mut start, mut end) = (place(name).saturating_sub(1), place(value) + value.len());
+        let is_blank = |byte: &&u8| byte.is_ascii_whitespace();
+        end += bytes[end..].iter().take_while(is_blank).count();
+        if bytes.get(end) == Some(&b',') {
+            end += 1;
+        } else {
+            start -= bytes[..start].iter().rev().take_while(is_blank).count();
+            start -= usize::from(bytes[..start].last() == Some(&b','));
+        }
+        bytes[start..end].fill(b' ');
+    }
+    String::from_utf8(bytes).ok().filter(|_| !deferrals.is_empty())
+}
+
+/// Adds name and value of the member that defers a tool, for those with these names.
+fn add_deferrals<'a>(
+    list: Option<&'a str>,
+    depth: u32,
+    names: &BTreeSet<String>,
+    deferrals: &mut Vec<(&'a str, &'a str)>,
+) {
+    let Some(depth) = depth.checked_sub(1) else { return };
+    for tool in list.and_then(json::elements).unwrap_or_default() {
+        let members = json::members(tool).unwrap_or_default();
+        let own = members.iter().find(|(name, _)| name == "name").map(|(_, raw)| *raw);
+        let is_meant = own.and_then(json::string).is_some_and(|own| names.contains(&*own));
+        for (name, raw) in &members {
+            match name {
+                Cow::Borrowed(name) if is_meant && *name == "defer_loading" && *raw == "true" => {
+                    deferrals.push((name, raw));
+                }
+                name if name == "tools" => add_deferrals(Some(raw), depth, names, deferrals),
+                _ => {}
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +157,31 @@ mod tests {
             let message = protocol.read_message(raw).expect("a message");
             assert_eq!(message.loaded_tools(), wanted, "{raw}");
             assert!(message.may_load_tools() || wanted.is_empty(), "{raw}");
+        }
+    }
+
+    #[test]
+    fn named_tools_are_deferred_no_more_and_no_other_byte_moves() {
+        let names = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
+        for (tools, wanted) in [
+            (
+                r#"[{"name":"a","defer_loading":true},{"name":"c","defer_loading":true}]"#,
+                Some(r#"[{"name":"a"                     },{"name":"c","defer_loading":true}]"#),
+            ),
+            (
+                r#"[{"defer_loading" : true , "name":"b"}]"#,
+                Some(r#"[{                         "name":"b"}]"#),
+            ),
+            (
+                r#"[{"type":"namespace","name":"n","tools":[{"name":"b", "defer_loading":true,"strict":true}]}]"#,
+                Some(
+                    r#"[{"type":"namespace","name":"n","tools":[{"name":"b",                      "strict":true}]}]"#,
+                ),
+            ),
+            (r#"[{"name":"a","defer_loading":false},{"name":"c","defer_loading":true}]"#, None),
+            (r#"{"name":"a"}"#, None),
+        ] {
+            assert_eq!(undeferred(tools, &names).as_deref(), wanted, "{tools}");
         }
     }
 }

@@ -22,7 +22,7 @@ pub mod form;
 mod identity;
 pub mod insert;
 pub mod json;
-mod loads;
+pub mod loads;
 pub mod message;
 pub mod messages;
 pub mod model;

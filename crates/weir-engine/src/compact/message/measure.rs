@@ -112,10 +112,8 @@ impl Measure {
         }
         let thinking_tokens = self.others(message, &mut other_tokens);
         // A message of thinking alone would be empty without it.
-        let says_more = text_tokens > 0
-            || message.all_calls().next().is_some()
-            || message.others.iter().any(|part| !is_thinking(part));
-        let thinking_tokens = if says_more { thinking_tokens } else { 0 };
+        let thinking_tokens =
+            if text_tokens > 0 || says_more(message) { thinking_tokens } else { 0 };
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
             let arguments = call.text();
@@ -197,6 +195,11 @@ impl Measure {
             Part::Other(raw) => tokens::count_unknown(self.encoding, self.images, raw),
         }
     }
+}
+
+/// Whether a message says more than texts and thinking.
+fn says_more(message: &Message<'_>) -> bool {
+    message.all_calls().next().is_some() || message.others.iter().any(|part| !is_thinking(part))
 }
 
 /// Whether it is thinking, or sealed with it.

@@ -27,6 +27,7 @@ impl Compaction<'_> {
     pub(crate) fn fit(&mut self, source: &dyn Source) {
         self.clip_results(LONG_TOKENS, source);
         self.give_way(Pin::Recent);
+        self.release_loads(source);
         self.clip_arguments(LONG_TOKENS, source);
         if self.turn(self.newest).results > 1 {
             self.clip_both(SHORT_TOKENS, source);
@@ -35,6 +36,7 @@ impl Compaction<'_> {
         for pin in [Pin::ByCaller, Pin::Question, Pin::FirstUser] {
             self.give_way(pin);
         }
+        self.release_loads(source);
         for level in [SHORT_TOKENS].into_iter().chain(LAST_TOKENS) {
             self.clip_both(level, source);
         }
@@ -233,7 +235,7 @@ impl Compaction<'_> {
     }
 
     /// Removes turns that are no longer pinned, oldest first, until the size is within the limit.
-    fn release(&mut self, pin: Pin, limit_tokens: u64) {
+    pub(super) fn release(&mut self, pin: Pin, limit_tokens: u64) {
         for turns in self.exchanges() {
             if self.state.sizes.request_tokens <= limit_tokens {
                 return;

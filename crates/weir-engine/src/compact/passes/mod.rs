@@ -10,6 +10,7 @@ pub(super) mod clear;
 pub(super) mod condense;
 pub(super) mod evict;
 pub(super) mod fit;
+mod loads;
 pub(super) mod mask;
 pub(super) mod note_summary;
 pub(super) mod notices;
@@ -18,13 +19,12 @@ pub(super) mod plain_note;
 pub(super) mod shares;
 mod survive;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
 use crate::compact::policy::{Notes, Restart, share};
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::{Mark, Pin};
-use crate::compact::state::messages::Fate;
 use crate::compact::summary;
 
 /// Step that a compaction took, for the wording of its note.
@@ -220,40 +220,6 @@ impl<'f> Compaction<'f> {
             pins.insert(*turn, Pin::ByCaller);
         }
         self.pins.extend(pins);
-    }
-
-    /// Pins the turns that load tools which calls behind them need: providers refuse a call of a tool that
-    /// is not loaded. They stay as long as the calls. The newest load of other tools is pinned as recent turns
-    /// are, within half of the limit, since the model may call them next.
-    fn pin_loads(&mut self, source: &dyn Source) {
-        let state = &*self.state;
-        let is_sent = |message: &usize| state.messages.fates[*message] != Fate::Gone;
-        let loads = |message: &usize| state.messages.facts[*message].may_load_tools;
-        let all = 0..state.messages.count();
-        let Some(first) = all.clone().filter(is_sent).find(loads) else { return };
-        let (mut loaded, mut needed) = (HashMap::new(), BTreeSet::new());
-        for message in (first..all.end).filter(is_sent) {
-            let Some(own) = source.message(message) else { continue };
-            needed.extend(own.called_tools().filter_map(|name| loaded.get(&name).copied()));
-            if loads(&message) {
-                loaded.extend(own.loaded_tools().into_iter().map(|name| (name, message)));
-            }
-        }
-        let turns = |loads: BTreeSet<usize>| -> BTreeSet<usize> {
-            loads.into_iter().filter_map(|load| state.turns.of_message[load]).collect()
-        };
-        let (needed, newest) = (turns(needed), turns(loaded.into_values().collect()));
-        let most_tokens = state.profile.limit_tokens / 2;
-        let is_other = |turn: &&usize| !needed.contains(turn);
-        let mut tokens = 0;
-        let is_within = |turn: &&usize| {
-            tokens += state.turns.list[**turn].tokens;
-            tokens <= most_tokens
-        };
-        let others: Vec<usize> =
-            newest.iter().rev().filter(is_other).take_while(is_within).copied().collect();
-        self.pins.extend(others.into_iter().map(|turn| (turn, Pin::Recent)));
-        self.pins.extend(needed.into_iter().map(|turn| (turn, Pin::Load)));
     }
 
     /// Returns the older turns that are notes of earlier compactions, sent back by the caller.

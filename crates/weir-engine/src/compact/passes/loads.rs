@@ -1,0 +1,93 @@
+//! Turns that load tools whose definitions are deferred: they stay as long as a call that needs them.
+//! Providers refuse a call of a tool that is not loaded.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::Compaction;
+use crate::compact::source::Source;
+use crate::compact::state::Compactor;
+use crate::compact::state::history::Pin;
+use crate::compact::state::messages::Fate;
+
+/// What the messages that are sent load and call.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Loads {
+    /// Turns that load what later calls need.
+    needed: BTreeSet<usize>,
+    /// Turns with the newest load of each tool.
+    newest: BTreeSet<usize>,
+    /// Names of tools that are called and that no message before loads.
+    missing: BTreeSet<String>,
+}
+
+impl Compactor {
+    /// Returns what the messages that are sent load and call, from the first that may load tools, whether
+    /// it is sent or not.
+    fn loads(&self, source: &dyn Source) -> Loads {
+        let messages = &self.messages;
+        let is_sent = |message: &usize| messages.fates[*message] != Fate::Gone;
+        let loads = |message: &usize| messages.facts[*message].may_load_tools;
+        let all = 0..messages.count();
+        let first = all.clone().find(loads);
+        let (mut loaded, mut needed) = (HashMap::new(), BTreeSet::new());
+        let mut missing = BTreeSet::new();
+        for message in (first.unwrap_or(all.end)..all.end).filter(is_sent) {
+            let Some(own) = source.message(message) else { continue };
+            if loads(&message) {
+                loaded.extend(own.loaded_tools().into_iter().map(|name| (name, message)));
+            }
+            for name in own.called_tools() {
+                match loaded.get(&name) {
+                    Some(load) if *load == message => {}
+                    Some(load) => _ = needed.insert(*load),
+                    None => _ = missing.insert(name),
+                }
+            }
+        }
+        let turns = |loads: BTreeSet<usize>| -> BTreeSet<usize> {
+            loads.into_iter().filter_map(|load| self.turns.of_message[load]).collect()
+        };
+        let newest = turns(loaded.into_values().collect());
+        Loads { needed: turns(needed), newest, missing }
+    }
+}
+
+impl Compactor {
+    /// Returns the names of the tools that messages call whose loads are not sent.
+    pub(crate) fn called_unloaded(&self, source: &dyn Source) -> BTreeSet<String> {
+        self.loads(source).missing
+    }
+}
+
+impl Compaction<'_> {
+    /// Pins the turns that load tools which calls behind them need. The newest load of other tools is pinned
+    /// as recent turns are, within half of the limit, since the model may call them next.
+    pub(super) fn pin_loads(&mut self, source: &dyn Source) {
+        let Loads { needed, newest, .. } = self.state.loads(source);
+        let most_tokens = self.state.profile.limit_tokens / 2;
+        let is_other = |turn: &&usize| !needed.contains(turn);
+        let mut tokens = 0;
+        let is_within = |turn: &&usize| {
+            tokens += self.turn(**turn).tokens;
+            tokens <= most_tokens
+        };
+        let others: Vec<usize> =
+            newest.iter().rev().filter(is_other).take_while(is_within).copied().collect();
+        self.pins.extend(others.into_iter().map(|turn| (turn, Pin::Recent)));
+        self.pins.extend(needed.into_iter().map(|turn| (turn, Pin::Load)));
+    }
+
+    /// Releases the turns that load what no call needs that is left.
+    pub(super) fn release_loads(&mut self, source: &dyn Source) {
+        let is_load = |pin: &Pin| *pin == Pin::Load;
+        while self.is_above_limit() && self.pins.values().any(is_load) {
+            let (pins, Loads { needed, .. }) = (self.pins.len(), self.state.loads(source));
+            self.pins.retain(|turn, pin| !is_load(pin) || needed.contains(turn));
+            if self.pins.len() == pins {
+                return;
+            }
+            self.release(Pin::Recent, self.state.profile.limit_tokens);
+            self.sweep();
+        }
+    }
+}
