@@ -8,6 +8,7 @@
 
 #![warn(unreachable_pub)]
 
+mod actions;
 mod advance;
 mod edits;
 mod excerpt;

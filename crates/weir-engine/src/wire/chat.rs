@@ -151,6 +151,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         inner_outputs: Vec::new(),
         names: Vec::new(),
         answers,
+        is_error: false,
         side_texts,
         thinking_texts,
         others: Vec::new(),

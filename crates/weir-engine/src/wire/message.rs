@@ -35,6 +35,8 @@ pub struct Message<'a> {
     pub inner_outputs: Vec<&'a str>,
     /// JSON text of the ID of the call that a result answers.
     pub answers: Option<&'a str>,
+    /// Whether a result is marked as an error (`is_error` of Messages).
+    pub is_error: bool,
     /// JSON texts of the IDs with which other parts of the message name a block, this or an earlier one.
     pub names: Vec<(Naming, &'a str)>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.

@@ -219,6 +219,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         inner_outputs: Vec::new(),
         names: Vec::new(),
         answers: None,
+        is_error: false,
         side_texts: Vec::new(),
         thinking_texts: 0,
         others: Vec::new(),
@@ -254,6 +255,7 @@ fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>
         if block.kind == "tool_result" {
             message.role = Role::Tool;
             message.answers = block.tool_use_id;
+            message.is_error = block.is_error;
             add_content(&mut message, block.content)?;
             return Ok(message);
         }
@@ -266,7 +268,7 @@ fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>
 }
 
 /// Members of a block that weir acts on; each may be given once.
-const BLOCK_MEMBERS: [&str; 13] = [
+const BLOCK_MEMBERS: [&str; 14] = [
     "type",
     "text",
     "thinking",
@@ -279,6 +281,7 @@ const BLOCK_MEMBERS: [&str; 13] = [
     "caller",
     "content",
     "source",
+    "is_error",
     "weir",
 ];
 
@@ -296,6 +299,7 @@ struct Parsed<'a> {
     caller: Option<&'a str>,
     content: Option<&'a str>,
     source: Option<&'a str>,
+    is_error: bool,
     weir: Option<&'a str>,
 }
 
@@ -347,6 +351,7 @@ impl<'a> Parsed<'a> {
             caller,
             content,
             source,
+            is_error,
             _,
         ] = found;
         let string = |raw: &&str| raw.starts_with('"');
@@ -363,6 +368,7 @@ impl<'a> Parsed<'a> {
             caller,
             content,
             source,
+            is_error: is_error == Some("true"),
             weir,
         })
     }

@@ -250,6 +250,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         inner_outputs: Vec::new(),
         names: Vec::new(),
         answers: None,
+        is_error: false,
         side_texts: Vec::new(),
         thinking_texts: 0,
         others: Vec::new(),

@@ -8,78 +8,13 @@ use memchr::{memchr, memmem, memrchr};
 
 use super::subject::Subject;
 use super::weight::Seeded;
+use crate::compact::actions::tools::Tool;
+use crate::compact::actions::{self, outcome};
 use crate::compact::message::reading::{BlockKind, Reading, WrittenText};
 use crate::wire::Role;
 
-/// Arguments that hold the new text of an edit.
-const NEW: [&str; 16] = [
-    "new_str",
-    "new_string",
-    "new_text",
-    "newText",
-    "newString",
-    "new_content",
-    "new_source",
-    "replacement",
-    "replace",
-    "insert_text",
-    "file_text",
-    "content",
-    "contents",
-    "code_edit",
-    "patch",
-    "diff",
-];
-/// Arguments that may follow it.
-const OTHERS: [&str; 14] = [
-    "old_str",
-    "old_string",
-    "old_text",
-    "oldText",
-    "oldString",
-    "search",
-    "path",
-    "file_path",
-    "filePath",
-    "command",
-    "insert_line",
-    "view_range",
-    "replace_all",
-    "description",
-];
-/// Upper bound of the length of these names.
-const MOST_NAME_BYTES: usize = 16;
-const _: () = {
-    let mut index = 0;
-    while index < NEW.len() + OTHERS.len() {
-        let name = if index < NEW.len() { NEW[index] } else { OTHERS[index - NEW.len()] };
-        assert!(name.len() <= MOST_NAME_BYTES, "each name is within the bound");
-        index += 1;
-    }
-};
-/// Parts of the names of tools that write files.
-const WRITERS: [&str; 8] =
-    ["write", "edit", "create", "replace", "insert", "patch", "file", "update"];
 /// Maximum number of inputs of shell commands that are looked for in a call.
 const MOST_INPUTS: usize = 16;
-/// Beginning of a result whose first line is searched for the words of a failure.
-const FAILURE_BYTES: usize = 240;
-/// Words of a result that say that an edit failed.
-const FAILURES: [&str; 12] = [
-    "error",
-    "failed",
-    "failure",
-    "not found",
-    "no match",
-    "no replacement",
-    "did not",
-    "does not",
-    "traceback",
-    "cannot",
-    "denied",
-    "invalid",
-];
-
 /// Returns the texts that an assistant's message writes into files, each with the index of its block. The
 /// block is a call, or text with a patch or a shell command. The search runs once.
 pub(crate) fn written_texts(reading: &Reading) -> &[WrittenText] {
@@ -88,11 +23,11 @@ pub(crate) fn written_texts(reading: &Reading) -> &[WrittenText] {
         let mut spans = Vec::new();
         let is_author = reading.role == Role::Assistant;
         for (index, block) in reading.blocks.iter().enumerate().filter(|_| is_author) {
-            if let BlockKind::Call { name, .. } = &block.kind {
-                let name = name.to_ascii_lowercase();
-                if WRITERS.iter().any(|own| name.contains(own)) {
-                    arguments(&reading.text, &block.span, &mut spans);
-                }
+            if let BlockKind::Call { name, arguments, .. } = &block.kind
+                && arguments.len() > 1
+                && Tool::of_name(name).edits_files
+            {
+                spans.extend(actions::texts(arguments).map(|own| own.start..own.value.end));
             }
             if spans.is_empty() {
                 added(&reading.text, &block.span, &mut spans);
@@ -128,49 +63,11 @@ pub(crate) fn successful_texts(subject: &Subject<'_>, message: usize) -> Vec<Ran
         };
         // Without a result of its own, the next message says whether it failed.
         let answer = result.or_else(|| after.first().map(|next| &**next));
-        if !answer.is_some_and(is_failure) {
+        if !answer.is_some_and(outcome::has_failed) {
             spans.extend(own.iter().map(|(_, span)| span.clone()));
         }
     }
     spans
-}
-
-fn is_failure(answer: &Reading) -> bool {
-    says_any(&answer.text, &FAILURES, FAILURE_BYTES)
-}
-
-/// Returns whether the first line of a text, as far as `most_bytes`, has one of these words, in any case.
-/// Names of files and functions say nothing: an edit of `src/errors.rs` may well have succeeded.
-pub(crate) fn says_any(text: &str, words: &[&str], most_bytes: usize) -> bool {
-    let line = text.trim_start().lines().next().unwrap_or_default();
-    let line = line[..line.floor_char_boundary(most_bytes)].to_lowercase();
-    let is_word = |word: &&str| {
-        let word = word.trim_end_matches(['.', ',', ';', ':', ')', '\'', '"']);
-        !word.contains(['/', '\\', '_', '.'])
-    };
-    let said = line.split_whitespace().filter(is_word).collect::<Vec<&str>>().join(" ");
-    words.iter().any(|own| said.contains(own))
-}
-
-/// Adds the arguments with new text: from their names to the next argument.
-fn arguments(text: &str, block: &Range<usize>, spans: &mut Vec<Range<usize>>) {
-    let mut open = None;
-    let mut start = block.start;
-    for line in text[block.clone()].split_inclusive('\n') {
-        let colon = line.bytes().take(MOST_NAME_BYTES + 1).position(|byte| byte == b':');
-        let colon = colon.filter(|at| line[at + 1..].starts_with(' '));
-        let name = colon.map(|at| &line[..at]);
-        let is_new = name.is_some_and(|name| NEW.contains(&name));
-        let is_other = name.is_some_and(|name| OTHERS.contains(&name));
-        if is_new || is_other {
-            spans.extend(open.take().map(|open| open..start));
-        }
-        if is_new {
-            open = Some(start);
-        }
-        start += line.len();
-    }
-    spans.extend(open.map(|open| open..block.end));
 }
 
 /// Adds the lines that a patch adds.
@@ -232,6 +129,7 @@ pub(crate) fn closing(own: &str, from: usize, mark: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Protocol;
 
     fn shown(text: &str, find: impl Fn(&str, &Range<usize>, &mut Vec<Range<usize>>)) -> Vec<&str> {
         let mut spans = Vec::new();
@@ -241,9 +139,6 @@ mod tests {
 
     #[test]
     fn what_an_edit_writes_is_found() {
-        let edit =
-            "path: a.rs\nold_str: let a = 1;\nnew_str: let a = 2;\nlet b = 3;\nreplace_all: true";
-        assert_eq!(shown(edit, arguments), ["new_str: let a = 2;\nlet b = 3;"]);
         let patch = "*** Begin Patch\n@@\n-let a = 1;\n+let a = 2;\n let c = 0;\n+let b = 3;";
         assert_eq!(shown(patch, added), ["+let a = 2;", "+let b = 3;"]);
         let shell =
@@ -268,17 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_shows_in_its_beginning() {
-        for (said, fails) in [
-            ("Error: no match for old_str", true),
-            ("The file a.rs was edited.", false),
-            ("Done.\n", false),
-            ("The file /repo/src/errors.rs has been updated.\n 1 error();", false),
-            ("Updated invalid_input.py and failed-jobs.rb", false),
-            ("Error: /repo/a.rs has no match.", true),
-            ("/repo/a.rs: FAILED", true),
-        ] {
-            assert_eq!(is_failure(&Reading::of_text(Role::Tool, said)), fails, "{said}");
+    fn an_edit_writes_the_text_of_its_argument() {
+        let arguments = serde_json::json!({"new_str": "let a = 2;\npath: b", "old_str": "let a = 1;", "path": "a.rs"});
+        for (tool, wanted) in
+            [("str_replace_editor", &["new_str: let a = 2;\npath: b"][..]), ("find", &[])]
+        {
+            let raw = serde_json::json!({"role": "assistant", "tool_calls": [{"id": "a", "type": "function",
+                "function": {"name": tool, "arguments": arguments.to_string()}}]});
+            let raw = raw.to_string();
+            let reading = Reading::of(&Protocol::Chat.read_message(&raw).expect("readable"));
+            let found = written_texts(&reading).iter().map(|(_, span)| &reading.text[span.clone()]);
+            assert_eq!(found.collect::<Vec<_>>(), wanted, "{tool}");
         }
     }
 }

@@ -84,7 +84,7 @@ fn of_results(turn: &Turn, reading: impl Fn(usize) -> Arc<Reading>) -> Vec<(usiz
             continue;
         }
         let asked = own.blocks.iter().filter_map(|block| match &block.kind {
-            BlockKind::Call { name, id } => Some((id.clone(), name.clone())),
+            BlockKind::Call { name, id, .. } => Some((id.clone(), name.clone())),
             BlockKind::Text | BlockKind::Output => None,
         });
         let asked: Vec<(String, String)> = asked.collect();

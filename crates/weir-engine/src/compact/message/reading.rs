@@ -24,6 +24,8 @@ pub struct Reading {
     pub values: Vec<Mention>,
     /// Id of the call that a result answers.
     pub answers: Option<String>,
+    /// Whether a result is marked as an error.
+    pub is_error: bool,
     /// Results of searches, each filled at its first use.
     pub(crate) findings: Findings,
 }
@@ -66,10 +68,21 @@ pub struct Block {
 pub enum BlockKind {
     /// Text of the message, or a tool's result.
     Text,
-    /// Arguments of a call.
-    Call { name: String, id: String },
+    /// Call, with its arguments if they are an object.
+    Call { name: String, id: String, arguments: Box<[Argument]> },
     /// Output of a call inside the message.
     Output,
+}
+
+/// Argument of a call. Positions are in the text of the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    /// Name in lower case and without signs.
+    pub name: Box<str>,
+    /// Start of its line, which its name precedes if there are several arguments.
+    pub start: usize,
+    /// Its value: the decoded text, or else the JSON.
+    pub value: Range<usize>,
 }
 
 /// Piece of text that stays whole.
@@ -110,6 +123,7 @@ impl Reader {
             units: Vec::new(),
             values: Vec::new(),
             answers: None,
+            is_error: false,
             findings: Findings::default(),
         };
         Self(reading)
@@ -120,7 +134,13 @@ impl Reader {
         let Some(call) = call else { return self.0.push(BlockKind::Text, text) };
         let name = json::string(call.name).unwrap_or_default().into_owned();
         let id = json::string(call.id).unwrap_or_default().into_owned();
-        self.0.push(BlockKind::Call { name, id }, arguments(text));
+        let (text, mut arguments) = arguments(text);
+        let start = self.0.next_start();
+        for own in &mut arguments {
+            own.start += start;
+            own.value = own.value.start + start..own.value.end + start;
+        }
+        self.0.push(BlockKind::Call { name, id, arguments: arguments.into() }, text);
     }
 
     /// Finishes the reading of `message` after all its texts were added.
@@ -132,6 +152,7 @@ impl Reader {
             self.0.push(BlockKind::Output, json::string(raw).unwrap_or_default());
         }
         self.0.answers = message.answers.and_then(json::string).map(Cow::into_owned);
+        self.0.is_error = message.is_error;
         self.0.index();
         self.0
     }
@@ -169,13 +190,17 @@ impl Reading {
         reading
     }
 
+    /// Returns where the text of the next block begins.
+    fn next_start(&self) -> usize {
+        if self.text.is_empty() { 0 } else { self.text.len() + 1 }
+    }
+
     fn push(&mut self, kind: BlockKind, said: Cow<'_, str>) {
-        let mut start = 0;
+        let start = self.next_start();
         if self.text.is_empty() {
             self.text = said.into_owned();
         } else {
             self.text.push('\n');
-            start = self.text.len();
             self.text.push_str(&said);
         }
         self.blocks.push(Block { kind, span: start..self.text.len() });
@@ -226,7 +251,11 @@ impl Reading {
         let places = places.map(|own| own.get().map_or(0, |own| size_of_val(&**own)));
         let blocks = self.blocks.iter().map(|block| match &block.kind {
             BlockKind::Text | BlockKind::Output => size_of::<Block>(),
-            BlockKind::Call { name, id } => size_of::<Block>() + name.capacity() + id.capacity(),
+            BlockKind::Call { name, id, arguments } => {
+                let names: usize = arguments.iter().map(|own| own.name.len()).sum();
+                let all = name.capacity() + id.capacity() + names;
+                size_of::<Block>() + all + size_of_val(&**arguments)
+            }
         });
         size_of::<Self>()
             + self.text.capacity()
@@ -263,18 +292,30 @@ impl Reading {
 }
 
 /// Returns the readable form of a call's arguments: the strings decoded, each after its name if
-/// there are several.
-fn arguments(text: Cow<'_, str>) -> Cow<'_, str> {
-    let Some(members) = json::members(&text) else { return text };
-    let shown =
-        |raw: &str| json::string(raw).map_or_else(|| raw.to_owned(), |text| text.into_owned());
-    let said = match members.as_slice() {
-        [(_, only)] if only.starts_with('"') => shown(only),
-        _ => {
-            let lines: Vec<String> =
-                members.iter().map(|(key, raw)| format!("{key}: {}", shown(raw))).collect();
-            lines.join("\n")
+/// there are several. Positions are in that text.
+fn arguments(text: Cow<'_, str>) -> (Cow<'_, str>, Vec<Argument>) {
+    let Some(members) = json::members(&text) else { return (text, Vec::new()) };
+    let is_named = !matches!(members.as_slice(), [(_, only)] if only.starts_with('"'));
+    let (mut said, mut all) =
+        (String::with_capacity(text.len()), Vec::with_capacity(members.len()));
+    for (name, raw) in &members {
+        if !said.is_empty() {
+            said.push('\n');
         }
-    };
-    said.into()
+        let start = said.len();
+        if is_named {
+            said.push_str(name);
+            said.push_str(": ");
+        }
+        let first = said.len();
+        said.push_str(&json::string(raw).unwrap_or(Cow::Borrowed(raw)));
+        let name = plain(name).into_boxed_str();
+        all.push(Argument { name, start, value: first..said.len() });
+    }
+    (said.into(), all)
+}
+
+/// Returns a name in lower case and without signs.
+pub(crate) fn plain(name: &str) -> String {
+    name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::tools::Tool;
 use super::{outputs, units_within};
+use crate::compact::actions::tools::Tool;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
 
@@ -57,7 +57,7 @@ impl Calls {
             }
             let first = calls.list.len();
             for (block, own) in reading.blocks.iter().enumerate() {
-                if let BlockKind::Call { id, name } = &own.kind {
+                if let BlockKind::Call { id, name, .. } = &own.kind {
                     next = first;
                     by_id.insert(id, calls.list.len());
                     let tool = calls.tool(name);

@@ -10,10 +10,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::calls::{Called, Calls};
 use super::shell::{self, ShellEdit};
 use super::{marked, said, units_within};
-use crate::compact::excerpt::edits::says_any;
+use crate::compact::actions::{self, outcome};
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
-use crate::compact::message::reading::Reading;
+use crate::compact::message::reading::{Argument, BlockKind, Reading};
 
 /// Maximum number of files, and of units and bytes of the new text of each.
 const MOST_FILES: usize = 16;
@@ -21,52 +21,6 @@ const TEXT_UNITS: usize = 6;
 const TEXT_BYTES: usize = 200;
 /// Maximum size of a shell command that is shown whole; else its path is.
 const COMMAND_BYTES: usize = 400;
-/// Names of arguments, without signs, for the path and the new text.
-const PATHS: [&str; 8] = [
-    "path",
-    "filepath",
-    "file",
-    "filename",
-    "targetfile",
-    "relativepath",
-    "notebookpath",
-    "absolutepath",
-];
-const TEXTS: [&str; 14] = [
-    "new",
-    "newstring",
-    "newstr",
-    "content",
-    "contents",
-    "filetext",
-    "newtext",
-    "replacement",
-    "replace",
-    "text",
-    "codeedit",
-    "inserttext",
-    "newcontent",
-    "newsource",
-];
-/// Names that end a new text.
-const OTHERS: [&str; 9] = [
-    "old",
-    "oldstring",
-    "oldstr",
-    "oldtext",
-    "search",
-    "replaceall",
-    "command",
-    "viewrange",
-    "insertline",
-];
-/// Words in the first line of a result that say that an edit failed, in lower case.
-const FAILURES: [&str; 6] =
-    ["error", "failed", "no replacement", "no match", "invalid", "could not"];
-
-/// Beginning of a result that is searched for them.
-const FAILURE_BYTES: usize = 80;
-
 /// Edit of a file: the unit with its path, and those with the new text.
 struct Edited {
     path: u64,
@@ -85,10 +39,10 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
         let reading = &subject.readings[call.message];
         let (_, arguments) = call.parts(subject.readings);
         let found = if call.tool.edits_files {
-            if has_failed(subject, call) {
+            if call.result.is_some_and(|result| outcome::has_failed(&subject.readings[result])) {
                 continue;
             }
-            edits(reading, call.units(reading))
+            edits(reading, call)
         } else if call.tool.runs_commands && !has_failed_in_shell(subject, call) {
             written(reading, call.span.start, arguments)
         } else {
@@ -101,11 +55,6 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
         }
     }
     wanted
-}
-
-fn has_failed(subject: &Subject<'_>, call: &Called) -> bool {
-    let Some(result) = call.result else { return false };
-    says_any(&subject.readings[result].text, &FAILURES, FAILURE_BYTES)
 }
 
 fn has_failed_in_shell(subject: &Subject<'_>, call: &Called) -> bool {
@@ -145,7 +94,8 @@ fn written(reading: &Reading, start: usize, commands: &str) -> Vec<Edited> {
 }
 
 /// Returns the edits in a call's arguments: of a patch several, else at most one.
-fn edits(reading: &Reading, units: Range<usize>) -> Vec<Edited> {
+fn edits(reading: &Reading, call: &Called) -> Vec<Edited> {
+    let units = call.units(reading);
     let line = |unit: usize| said(reading, &reading.units[unit]);
     let is_patch = units.clone().take(4).any(|unit| {
         let text = line(unit);
@@ -154,29 +104,22 @@ fn edits(reading: &Reading, units: Range<usize>) -> Vec<Edited> {
     if is_patch {
         return patched(reading, units);
     }
-    let named = |unit: usize, names: &[&str]| {
-        argument(line(unit)).filter(|own| names.contains(&own.0.as_str()))
-    };
-    let Some(path) = units.clone().find(|unit| named(*unit, &PATHS).is_some()) else {
+    let BlockKind::Call { arguments, .. } = &reading.blocks[call.block].kind else {
         return Vec::new();
     };
-    let key = named(path, &PATHS).map_or(0, |(_, value)| path_key(value));
-    let in_record = |unit: &usize| {
-        ["\"new_string\"", "\"new_str\"", "\"newText\""]
-            .iter()
-            .any(|name| line(*unit).contains(name))
-    };
-    let text = units.clone().find(|unit| named(*unit, &TEXTS).is_some());
-    let Some(text) = text.or_else(|| units.clone().rev().find(in_record)) else {
-        return Vec::new();
-    };
-    let mut own = vec![path];
-    let is_other = |unit: &usize| {
-        *unit > text && named(*unit, &PATHS).or_else(|| named(*unit, &OTHERS)).is_some()
-    };
-    own.extend(clipped(reading, (text..units.end).take_while(|unit| !is_other(unit))));
+    let Some(path) = actions::path(arguments) else { return Vec::new() };
+    let of = |own: &Argument| units_within(reading, &(own.start..own.value.end));
+    let text = actions::texts(arguments).next().map(of).or_else(|| {
+        // A list of edits in JSON.
+        let names = ["\"new_string\"", "\"new_str\"", "\"newText\""];
+        let has_text = |unit: &usize| names.iter().any(|name| line(*unit).contains(name));
+        units.clone().rev().find(has_text).map(|first| first..units.end)
+    });
+    let Some(text) = text else { return Vec::new() };
+    let mut own: Vec<usize> = of(path).take(1).collect();
+    own.extend(clipped(reading, text));
     own.dedup();
-    vec![Edited { path: key, units: own }]
+    vec![Edited { path: path_key(&reading.text[path.value.clone()]), units: own }]
 }
 
 /// Returns the edits of a patch: each file with its first added lines.
@@ -220,20 +163,11 @@ fn clipped(reading: &Reading, units: impl Iterator<Item = usize>) -> Vec<usize> 
         .collect()
 }
 
-/// Returns the name of the argument that begins on a line, without signs and in lower case, and the rest
-/// of the line.
-fn argument(line: &str) -> Option<(String, &str)> {
-    let (name, value) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, "")))?;
-    let is_name = name.len() <= 24
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    let plain = || name.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
-    is_name.then(|| (plain().to_lowercase(), value.trim()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::compact::message::reading::Reading;
     use crate::wire::Protocol;
 
     /// Returns the texts of the units of each edit in the arguments of a call.
@@ -242,13 +176,13 @@ mod tests {
         let raw = format!(
             r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"a","type":"function","function":{{"name":"edit","arguments":{arguments}}}}}]}}"#
         );
-        let reading = Reading::of(&Protocol::Chat.read_message(&raw).expect("a message"));
+        let reading = Arc::new(Reading::of(&Protocol::Chat.read_message(&raw).expect("a message")));
         let texts = |edit: Edited| {
             let line = |unit: usize| said(&reading, &reading.units[unit]).to_owned();
             edit.units.into_iter().map(line).collect()
         };
-        let units = units_within(&reading, &(0..reading.text.len()));
-        edits(&reading, units).into_iter().map(texts).collect()
+        let calls = Calls::of(&[Arc::clone(&reading)]);
+        edits(&reading, &calls.list[0]).into_iter().map(texts).collect()
     }
 
     #[test]
@@ -260,6 +194,11 @@ mod tests {
         let written = serde_json::json!({"path": "b.rs", "content": long});
         let own = &found(&written)[0];
         assert_eq!(own.len(), 1 + TEXT_UNITS, "{own:?}");
+        let quoting = serde_json::json!({"new_string": "value: 1\ncommand: run\npath: /x", "file_path": "deploy/a.yaml",
+            "old_string": "a: 1\npath: /srv/app"});
+        let lines =
+            ["file_path: deploy/a.yaml", "new_string: value: 1", "command: run", "path: /x"];
+        assert_eq!(found(&quoting), [lines]);
         let viewed = serde_json::json!({"command": "view", "path": "b.rs"});
         assert_eq!(found(&viewed), Vec::<Vec<String>>::new());
     }

@@ -4,8 +4,7 @@
 //!
 //! `rules`, `tasks`, `errors` and `edits` recognise one kind each. `room` shares the room among kinds
 //! and messages, so that no message crowds out another. `calls` pairs calls with their results, `outputs`
-//! recognises those of agents without tools, `shell` reads the files that commands write, `tools` knows tools
-//! by their names.
+//! recognises those of agents without tools, `shell` reads the files that commands write.
 
 mod calls;
 mod edits;
@@ -15,7 +14,6 @@ mod room;
 mod rules;
 mod shell;
 mod tasks;
-mod tools;
 mod words;
 
 use std::collections::BTreeSet;

@@ -96,7 +96,13 @@ impl<'a> Room<'a> {
             false => reading.units[unit].span.len() as f64 * per_byte,
         };
         let is_new = self.taken.range((message, 0)..=(message, usize::MAX)).next().is_none();
-        let mark = if is_new { HEADER_TOKENS } else { GAP_TOKENS };
+        let follows =
+            unit.checked_sub(1).is_some_and(|before| self.taken.contains(&(message, before)));
+        let mark = match (is_new, follows) {
+            (true, _) => HEADER_TOKENS,
+            (false, true) => 0.0,
+            (false, false) => GAP_TOKENS,
+        };
         (Claim { message, units }, own + mark)
     }
 

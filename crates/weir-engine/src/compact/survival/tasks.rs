@@ -10,10 +10,12 @@ use memchr::memchr_iter;
 use serde_json::value::RawValue;
 
 use super::calls::{Called, Calls};
-use super::tools::{TaskTool, plain};
 use super::{marked, said, units_within};
+use crate::compact::actions::outcome;
+use crate::compact::actions::tools::TaskTool;
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
+use crate::compact::message::reading::plain;
 use crate::compact::message::reading::{Block, BlockKind, Reading};
 use crate::wire::{Role, json};
 
@@ -183,10 +185,7 @@ fn lists_of_tools<'a>(
 }
 
 fn has_failed(readings: &[Arc<Reading>], call: &Called) -> bool {
-    let Some(result) = call.result else { return false };
-    let text = readings[result].text.trim_start();
-    let start = text[..text.floor_char_boundary(40)].to_lowercase();
-    ["error", "<tool_use_error>", "invalid", "failed"].iter().any(|word| start.starts_with(word))
+    call.result.is_some_and(|result| outcome::has_failed(&readings[result]))
 }
 
 /// Returns the records of the first list in the arguments of a call, which stand at `start` of the message.
