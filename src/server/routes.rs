@@ -512,9 +512,10 @@ impl Routes {
         let Received { received, decoded, permit } =
             self.acceptor.body(&parts.headers, body).await?;
         let readable = decoded.as_ref().unwrap_or(&received);
-        if protocol == Protocol::Responses {
-            // Such a body may refer to what is stored at the provider.
-            caller.check_body(&target, readable, self.proxy.routes())?;
+        let is_known = matches!(target.endpoint(), Endpoint::Route(_));
+        if protocol == Protocol::Responses || !is_known {
+            // Such a body may refer to what is stored at the provider, or its path name another model.
+            caller.check_body(&target, &parts.headers, readable, self.proxy.routes())?;
         }
         Ok(ChatRequest {
             protocol,
@@ -550,7 +551,7 @@ impl Routes {
             let Received { received, decoded, permit } = whole;
             if is_checked {
                 let readable = decoded.as_ref().unwrap_or(&received);
-                caller.check_body(&target, readable, self.proxy.routes())?;
+                caller.check_body(&target, &parts.headers, readable, self.proxy.routes())?;
             }
             PassBody::Whole { bytes: received, decoded, permit: Box::new(permit) }
         } else {

@@ -63,7 +63,9 @@ impl ProviderKey {
         Self::take_out(headers);
         if self.is_azure {
             headers.insert(API_KEY, self.plain.clone());
-        } else if self.is_anthropic && *endpoint == Endpoint::Route(Route::Messages) {
+        } else if self.is_anthropic
+            && matches!(endpoint, Endpoint::Route(Route::Messages) | Endpoint::Count)
+        {
             headers.insert(X_API_KEY, self.plain.clone());
         } else {
             headers.insert(AUTHORIZATION, self.bearer.clone());

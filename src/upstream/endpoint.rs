@@ -41,8 +41,48 @@ pub enum Endpoint {
     Models,
     /// By GET: one model.
     Model(String),
+    /// By POST: the count of a conversation's tokens, which costs nothing.
+    Count,
     /// Everything else, much of it stored at the provider.
-    Other,
+    Other(Naming),
+}
+
+/// Place where a request that writes to another route names its models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// `model` of the body: a member of its JSON object, or a field of its form.
+    Body,
+    /// `params.model` of each of its `requests`, as Anthropic's batches have it.
+    Requests,
+    /// Nowhere, and no model runs.
+    Nowhere,
+    /// Where weir does not look: in a stored file, an assistant, an earlier request. Also of routes
+    /// that weir does not know.
+    Unseen,
+}
+
+impl Naming {
+    fn of(names: &[&str]) -> Self {
+        match names {
+            ["audio", "transcriptions" | "translations"]
+            | ["images", "edits" | "variations"]
+            | ["videos"]
+            | ["fine_tuning", "jobs"]
+            | ["assistants"]
+            | ["threads", "runs"]
+            | ["threads", _, "runs"] => Self::Body,
+            ["messages", "batches"] => Self::Requests,
+            ["files" | "uploads" | "vector_stores" | "containers" | "conversations", ..]
+            | ["threads"]
+            | ["threads", _]
+            | ["threads", _, "messages", ..]
+            | ["chat", "completions", _]
+            | ["batches" | "responses", _, "cancel"]
+            | ["messages", "batches", _, "cancel"]
+            | ["fine_tuning", "jobs", _, "cancel" | "pause" | "resume"] => Self::Nowhere,
+            _ => Self::Unseen,
+        }
+    }
 }
 
 impl Route {
@@ -59,7 +99,7 @@ impl Endpoint {
         match self {
             Self::Route(route) => route.name(),
             Self::Models | Self::Model(_) => "models",
-            Self::Other => "other",
+            Self::Count | Self::Other(_) => "other",
         }
     }
 
@@ -79,7 +119,8 @@ impl Endpoint {
             ["moderations"] => Self::Route(Route::Moderations),
             ["models"] => Self::Models,
             ["models", ..] => Self::Model(names[1..].join("/")),
-            _ => Self::Other,
+            ["messages", "count_tokens"] | ["responses", "input_tokens"] => Self::Count,
+            names => Self::Other(Naming::of(names)),
         }
     }
 }

@@ -26,7 +26,7 @@ pub use client::{
 };
 pub use collector::Collector;
 pub use credential::ProviderKey;
-pub use endpoint::{Endpoint, Route};
+pub use endpoint::{Endpoint, Naming, Route};
 pub use target::{Base, BaseError, Target, TargetError};
 pub use webhook::Webhook;
 

@@ -46,6 +46,15 @@ pub fn without_version(query: &str) -> String {
     kept.join("&")
 }
 
+/// Returns the model that a parameter names, such as Azure's `deployment` of its real-time API; empty
+/// if that is not UTF-8.
+pub fn model(pair: &str) -> Option<String> {
+    let (key, value) = pair.split_once('=')?;
+    let key = percent_decoded(key).to_ascii_lowercase();
+    let names_model = matches!(key.as_slice(), b"model" | b"deployment");
+    names_model.then(|| decoded_text(value).unwrap_or_default())
+}
+
 fn pair_key(pair: &str) -> &str {
     pair.split('=').next().unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use reqwest::Url;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Naming};
 use super::query::{self, decoded_text, percent_decoded, percent_encoded};
 use weir_engine::wire::Protocol;
 
@@ -338,6 +338,12 @@ impl Target {
         }
     }
 
+    /// The models that the caller's query names; empty for a name that is not UTF-8.
+    pub fn query_models(&self) -> impl Iterator<Item = String> {
+        let query = self.asked.split_once('?').map_or("", |(_, query)| query);
+        query.split('&').filter_map(query::model)
+    }
+
     /// The path without its query.
     pub fn path(&self) -> &str {
         path_alone(&self.path_and_query)
@@ -384,7 +390,7 @@ fn endpoint(path: &str, is_azures: bool) -> Endpoint {
     let decoded = percent_decoded(own.filter(|_| is_azures).unwrap_or(path));
     let names = segment_names(&decoded).map(visible).filter(|name| !name.is_empty());
     let names: Option<Vec<&str>> = names.map(|name| std::str::from_utf8(name).ok()).collect();
-    names.map_or(Endpoint::Other, |names| Endpoint::of(&names))
+    names.map_or(Endpoint::Other(Naming::Unseen), |names| Endpoint::of(&names))
 }
 
 /// Trims everything before and after a name's visible characters.

@@ -4,12 +4,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::Method;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method};
 
 use crate::config::{Routes, names};
 use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::upstream::{Endpoint, Route, Target};
+use crate::upstream::{Endpoint, Naming, Route, Target};
 use weir_engine::wire::body::FALLBACKS;
+use weir_engine::wire::form;
 use weir_engine::wire::json;
 use weir_store::Tenant;
 use weir_store::keys::VirtualKey;
@@ -46,9 +48,12 @@ impl Caller {
         routes: &Routes,
     ) -> Result<(), ProxyError> {
         let Some(key) = &self.key else { return Ok(()) };
+        if self.has_own_models() {
+            target.query_models().try_for_each(|model| self.check_model(&model, routes))?;
+        }
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         match target.endpoint() {
-            Endpoint::Route(_) if *method == Method::POST => Ok(()),
+            Endpoint::Route(_) | Endpoint::Count if *method == Method::POST => Ok(()),
             Endpoint::Models if is_read => Ok(()),
             Endpoint::Model(model) if is_read => self.check_model(model, routes),
             _ if key.settings.passthrough => Ok(()),
@@ -61,13 +66,59 @@ impl Caller {
 
     /// Whether the body of a request must be read before it is forwarded.
     pub fn needs_body(&self, method: &Method, target: &Target) -> bool {
-        let is_route = matches!(target.endpoint(), Endpoint::Route(_));
-        self.key.is_some() && *method == Method::POST && is_route
+        match target.endpoint() {
+            Endpoint::Route(_) | Endpoint::Count if *method == Method::POST => self.key.is_some(),
+            Endpoint::Other(Naming::Nowhere) => false,
+            _ if matches!(*method, Method::GET | Method::HEAD | Method::DELETE) => false,
+            _ => self.has_own_models(),
+        }
     }
 
-    /// Refuses a body that asks for a forbidden model or for something stored. A conversation's
-    /// model is checked when it is planned; see [`Self::check_model`].
+    /// Refuses a body that asks for a forbidden model or for something stored, or whose models cannot
+    /// be known although the caller may use only some. A conversation's model is checked when it is
+    /// planned; see [`Self::check_model`].
     pub fn check_body(
+        &self,
+        target: &Target,
+        headers: &HeaderMap,
+        body: &[u8],
+        routes: &Routes,
+    ) -> Result<(), ProxyError> {
+        match target.endpoint() {
+            Endpoint::Route(_) | Endpoint::Count => self.check_members(target, body, routes),
+            Endpoint::Other(_) if !self.has_own_models() => Ok(()),
+            Endpoint::Other(Naming::Body) => {
+                let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+                let content_type = content_type.unwrap_or_default();
+                if !content_type.trim_start().to_ascii_lowercase().starts_with("multipart/") {
+                    return self.check_members(target, body, routes);
+                }
+                let model = target.asked_model().or_else(|| form::only_model(content_type, body));
+                self.check_model(&model.unwrap_or_default(), routes)
+            }
+            Endpoint::Other(Naming::Requests) => {
+                let requests =
+                    std::str::from_utf8(body).ok().and_then(|text| only(text, "requests"));
+                let requests = requests.and_then(json::elements).ok_or_else(|| {
+                    let message = "The body must be a JSON object with a list 'requests'.";
+                    ProxyError::new(ErrorKind::InvalidRequest, message)
+                })?;
+                requests.into_iter().try_for_each(|request| {
+                    let params = only(request, "params").unwrap_or_default();
+                    self.check_members(target, params.as_bytes(), routes)
+                })
+            }
+            Endpoint::Other(Naming::Nowhere) | Endpoint::Models | Endpoint::Model(_) => Ok(()),
+            Endpoint::Other(Naming::Unseen) => Err(ProxyError::new(
+                ErrorKind::ModelNotAllowed,
+                "This key is limited to some models, and weir does not see which ones a request to this \
+                 route uses.",
+            )),
+        }
+    }
+
+    /// Refuses an object that names a forbidden model, or refers to something stored.
+    fn check_members(
         &self,
         target: &Target,
         body: &[u8],
@@ -94,8 +145,10 @@ impl Caller {
         let stored = members
             .iter()
             .find(|(name, raw)| STORED.contains(&name.as_ref()) && !is(raw, ["null", "false"]));
-        let is_responses =
-            matches!(target.endpoint(), Endpoint::Route(Route::Responses | Route::Compact));
+        let is_responses = matches!(
+            target.endpoint(),
+            Endpoint::Route(Route::Responses | Route::Compact) | Endpoint::Count
+        );
         if let Some((name, _)) = stored.filter(|_| is_responses && !key.settings.passthrough) {
             let message =
                 format!("This key has no access to '{name}': it is stored at the provider.");
@@ -222,6 +275,12 @@ impl Caller {
     }
 }
 
+/// Returns the member `name` of an object that gives each member once.
+fn only<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+    let members = json::unique_members(object)?;
+    members.into_iter().find(|(own, _)| own == name).map(|(_, raw)| raw)
+}
+
 fn needs_passthrough(message: &str) -> ProxyError {
     let cure = "The operator can grant it with `weir keys limit ID --passthrough true`.";
     ProxyError::new(ErrorKind::PassthroughRequired, format!("{message} {cure}"))
@@ -291,6 +350,8 @@ mod tests {
             ("HEAD", "/v1/models/gpt-4o", true),
             ("GET", "/v1/models/o3", false),
             ("DELETE", "/v1/models/gpt-4o", false),
+            ("POST", "/v1/messages/count_tokens", true),
+            ("POST", "/v1/responses/input_tokens", true),
             ("GET", "/v1/files", false),
             ("POST", "/v1/batches", false),
             ("POST", "/v1/audio/transcriptions", false),
@@ -350,6 +411,7 @@ mod tests {
         for (path, body, expected) in rows {
             let checked = caller(&["gpt-4o"], false).check_body(
                 &target(path),
+                &HeaderMap::new(),
                 body.as_bytes(),
                 &Routes::default(),
             );
@@ -358,7 +420,7 @@ mod tests {
         let body = br#"{"model":"gpt-4o","previous_response_id":"resp_1"}"#;
         assert!(
             caller(&["gpt-4o"], true)
-                .check_body(&target(responses), body, &Routes::default())
+                .check_body(&target(responses), &HeaderMap::new(), body, &Routes::default())
                 .is_ok()
         );
     }

@@ -307,6 +307,14 @@ impl PassRequest {
                 };
                 Source::Stream(Some(body))
             }
+            Source::Whole { ref readable, .. } => {
+                let form = FormModelFinder::new(content_type(&headers));
+                if let Some(model) = form.and_then(|mut form| form.feed(readable)) {
+                    // It is still empty.
+                    let _ = named.set(model);
+                }
+                body
+            }
             body => body,
         };
         Ok(Self { method, headers, target, body, named, model, is_by_body, field, has_own_models })
@@ -364,8 +372,8 @@ fn content_type(headers: &HeaderMap) -> &str {
 
 /// Whether the body of a request names a model, or should if the path does.
 pub fn names_a_model(method: &Method, target: &Target, headers: &HeaderMap) -> bool {
-    let is_route = matches!(target.endpoint(), Endpoint::Route(_));
-    *method == Method::POST && is_route && !is_form(headers)
+    let names = matches!(target.endpoint(), Endpoint::Route(_) | Endpoint::Count);
+    *method == Method::POST && names && !is_form(headers)
 }
 
 fn is_form(headers: &HeaderMap) -> bool {

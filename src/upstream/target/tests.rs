@@ -267,14 +267,14 @@ fn the_names_in_a_path_decide_its_endpoint() {
         ("/openai/models", Endpoint::Models),
         ("/v1/models/gpt-4o", Endpoint::Model("gpt-4o".into())),
         ("/v1/models/a%2Fb:c", Endpoint::Model("a/b:c".into())),
-        ("/v1/responses/resp_1", Endpoint::Other),
-        ("/v1/messages/count_tokens", Endpoint::Other),
-        ("/v1/files", Endpoint::Other),
-        ("/v1/x/models", Endpoint::Other),
-        ("/v1/images/edits", Endpoint::Other),
-        ("/v1/audio/transcriptions", Endpoint::Other),
-        ("/v1/chat/completions/id", Endpoint::Other),
-        ("/v1", Endpoint::Other),
+        ("/v1/responses/resp_1", Endpoint::Other(Naming::Unseen)),
+        ("/v1/messages/count_tokens", Endpoint::Count),
+        ("/v1/files", Endpoint::Other(Naming::Nowhere)),
+        ("/v1/x/models", Endpoint::Other(Naming::Unseen)),
+        ("/v1/images/edits", Endpoint::Other(Naming::Body)),
+        ("/v1/audio/transcriptions", Endpoint::Other(Naming::Body)),
+        ("/v1/chat/completions/id", Endpoint::Other(Naming::Nowhere)),
+        ("/v1", Endpoint::Other(Naming::Unseen)),
     ];
     for url in ["https://h/v1", "https://h/openai/deployments/own"] {
         for (path, expected) in &rows {

@@ -259,6 +259,81 @@ async fn a_key_may_use_its_models_under_all_their_names() {
     assert_eq!(unnamed.status(), 200);
 }
 
+/// Builds a form of these fields and a file.
+fn form(path: &str, headers: &str, fields: &[(&str, &str)]) -> String {
+    let part = |head: &str, value: &str| {
+        format!("--b\r\ncontent-disposition: form-data; {head}\r\n\r\n{value}\r\n")
+    };
+    let mut body = part("name=\"file\"; filename=\"a.mp3\"", "sound");
+    fields.iter().for_each(|(name, value)| body += &part(&format!("name=\"{name}\""), value));
+    body += "--b--\r\n";
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-type: multipart/form-data; \
+         boundary=b\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn a_key_keeps_to_its_models_on_every_route_that_names_one() {
+    let upstream = Upstream::always(FINE).await;
+    let setting = start(&upstream, |_| {}).await;
+    let own = setting.key("a", r#"{"models":["gpt-4o*"],"passthrough":true}"#).await;
+    let metered = setting.key("a", r#"{"models":["gpt-4o*"]}"#).await;
+    let free = setting.key("a", r#"{"passthrough":true}"#).await;
+    let check = async |request: &dyn Fn(&str) -> String, expected: u16| {
+        let asked = request("");
+        let answer = setting.ask(request(&own.header())).await;
+        match expected {
+            403 => drop(answer.assert_error(403, "model_not_found")),
+            _ => assert_eq!(answer.status(), expected, "{asked}"),
+        }
+        assert_eq!(setting.ask(request(&free.header())).await.status(), 200, "{asked}");
+    };
+    let batch = r#"{"requests":[{"params":{"model":"gpt-4o"}},{"params":{"model":"o3"}}]}"#;
+    for (path, body, expected) in [
+        ("/v1/fine_tuning/jobs", r#"{"model":"gpt-4o"}"#, 200),
+        ("/v1/fine_tuning/jobs", r#"{"model":"o3"}"#, 403),
+        ("/v1/fine_tuning/jobs", "{}", 403),
+        ("/v1/fine_tuning/jobs/j/cancel", "{}", 200),
+        ("/v1/messages/batches", &batch.replace("o3", "gpt-4o-mini"), 200),
+        ("/v1/messages/batches", batch, 403),
+        ("/v1/batches", r#"{"input_file_id":"file-1"}"#, 403),
+        ("/v1/batches/b/cancel", "{}", 200),
+        ("/v1/threads/t/runs", r#"{"assistant_id":"a"}"#, 403),
+        ("/v1/threads/t/runs", r#"{"assistant_id":"a","model":"gpt-4o"}"#, 200),
+        ("/v1/responses/resp_1/cancel", "{}", 200),
+        ("/v1/engines/o3/chat/completions", CHAT, 403),
+        ("/v1/embeddings?model=o3", r#"{"model":"gpt-4o"}"#, 403),
+        ("/v1/embeddings?a=b&Mod%65l=o%33", r#"{"model":"gpt-4o"}"#, 403),
+        ("/v1/embeddings?model=gpt-4o", r#"{"model":"gpt-4o"}"#, 200),
+        ("/v1/messages/count_tokens", r#"{"model":"o3"}"#, 403),
+        ("/v1/messages/count_tokens", r#"{"model":"gpt-4o"}"#, 200),
+    ] {
+        check(&|headers| post(path, headers, body), expected).await;
+    }
+    for (path, fields, expected) in [
+        ("/v1/audio/transcriptions", &[("model", "gpt-4o-transcribe")][..], 200),
+        ("/v1/audio/transcriptions", &[("model", "whisper-1")], 403),
+        ("/v1/audio/transcriptions", &[("model", "gpt-4o"), ("model", "whisper-1")], 403),
+        ("/v1/images/edits", &[("prompt", "model")], 403),
+        ("/v1/files", &[("purpose", "batch")], 200),
+        ("/openai/deployments/o3/audio/transcriptions", &[("model", "gpt-4o")], 403),
+    ] {
+        check(&|headers| form(path, headers, fields), expected).await;
+    }
+    for (path, expected) in [("/v1/realtime?model=o3", 403), ("/v1/files?model=gpt-4o", 200)] {
+        check(&|headers| bare("GET", path, headers), expected).await;
+    }
+    for (model, expected) in [("gpt-4o", 200), ("o3", 403)] {
+        for path in ["/v1/messages/count_tokens", "/v1/responses/input_tokens"] {
+            let body = format!(r#"{{"model":"{model}"}}"#);
+            let answer = setting.ask(post(path, &metered.header(), body)).await;
+            assert_eq!(answer.status(), expected, "{path} {model}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_stored_at_the_provider_takes_a_right_of_its_own() {
     let upstream = Upstream::always(FINE).await;

@@ -99,6 +99,48 @@ impl FormModelFinder {
     }
 }
 
+/// Returns the one model that a whole form names. `None` if it names none or several, or if another
+/// reader of forms might find another one: by a delimiter in another place, or by a name in another
+/// form.
+pub fn only_model(content_type: &str, body: &[u8]) -> Option<String> {
+    let finder = FormModelFinder::new(content_type)?;
+    if content_type.to_ascii_lowercase().matches("boundary").count() != 1 {
+        return None;
+    }
+    let delimiter = finder.delimiter.strip_prefix(b"\r\n")?;
+    let mut parts = memchr::memmem::find_iter(body, delimiter).peekable();
+    let mut only = None;
+    if parts.peek() != Some(&0) {
+        return None;
+    }
+    while let Some(at) = parts.next() {
+        let rest = &body[at + delimiter.len()..];
+        if rest.starts_with(b"--") && parts.peek().is_none() {
+            return only;
+        }
+        let part = &body[at + delimiter.len()..*parts.peek()?];
+        let part = part.strip_prefix(b"\r\n")?.strip_suffix(b"\r\n")?;
+        let end = memchr::memmem::find(part, b"\r\n\r\n")?;
+        let (head, value) = (std::str::from_utf8(&part[..end]).ok()?, part.get(end + 4..)?);
+        let lower = head.to_ascii_lowercase();
+        let has_other_reading = head.contains('\\')
+            || lower.replace("filename*", "").contains("name*")
+            || head.lines().any(|line| line.starts_with([' ', '\t']) || line.contains('\r'));
+        if has_other_reading {
+            return None;
+        }
+        let is_model = names_model(head.as_bytes());
+        if is_model != lower.contains("\"model\"") || is_model && only.is_some() {
+            return None;
+        }
+        if is_model {
+            only =
+                Some(std::str::from_utf8(value).ok().filter(|model| !model.is_empty())?.to_owned());
+        }
+    }
+    None
+}
+
 /// Whether the head of a part gives it the name `model`, and no file's name.
 fn names_model(head: &[u8]) -> bool {
     let head = String::from_utf8_lossy(head);
@@ -134,6 +176,41 @@ mod tests {
             assert_eq!(find(size), whole, "{body} by {size}");
         }
         whole
+    }
+
+    #[test]
+    fn a_form_has_one_model_if_no_reader_could_find_another() {
+        let model = part("name=\"model\"", "whisper-1");
+        let file = part("name=\"file\"; filename*=utf-8''a.mp3", "x");
+        let plain =
+            part("name=\"file\"; filename=\"a.mp3\"\r\nContent-Type: audio/mpeg", "\n--x\r\n\r\n");
+        let other = |head: &str| format!("{}{model}--x y--\r\n", part(head, "gpt-4o"));
+        for (body, expected) in [
+            (format!("{model}{plain}--x y--\r\n"), Some("whisper-1")),
+            (format!("{plain}{model}--x y--"), Some("whisper-1")),
+            (format!("{plain}--x y--\r\n"), None),
+            (format!("{model}{model}--x y--\r\n"), None),
+            (format!("{model}{plain}"), None),
+            (format!("{model}--x y--\r\n{model}--x y--"), None),
+            (format!("a\r\n{model}--x y--"), None),
+            (format!("{file}{model}--x y--"), Some("whisper-1")),
+            (part("name=\"model\"", "a\n--x y\nb") + "--x y--", None),
+            (other("name=\"Model\""), None),
+            (other("name=model"), None),
+            (other("name*=utf-8''model"), None),
+            (other("name=\"mod\\el\""), None),
+            (other("name=\"a\"\r\n ; name=\"model\""), None),
+            (other("name=\"model\"; filename=\"x\""), None),
+            (other("name=\"prompt\""), Some("whisper-1")),
+            (String::new(), None),
+        ] {
+            assert_eq!(only_model(TYPE, &body.into_bytes()).as_deref(), expected, "{expected:?}");
+        }
+        let body = format!("{model}--x y--");
+        let twice = "multipart/form-data; boundary=\"x y\"; boundary=z";
+        for content_type in [twice, "application/json"] {
+            assert_eq!(only_model(content_type, body.as_bytes()), None, "{content_type}");
+        }
     }
 
     #[test]
