@@ -128,6 +128,10 @@ struct Limits {
     /// Tokens per minute, prompts and answers, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     tokens_per_minute: Option<Given>,
+    /// Whether tokens per minute leave out what the provider read from its cache; prompts then count once
+    /// they are answered
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    cached_tokens_free: Option<bool>,
     /// Simultaneous requests, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     max_concurrent: Option<Given>,
@@ -220,6 +224,7 @@ impl Limits {
             passthrough: self.passthrough,
             requests_per_minute: self.requests_per_minute.map(|given| given.0),
             tokens_per_minute: self.tokens_per_minute.map(|given| given.0),
+            cached_tokens_free: self.cached_tokens_free,
             max_concurrent: self.max_concurrent.map(|given| given.0),
             conversations: self.conversations.map(|given| given.0),
             profile: self.profile_file.clone().map(|given| given.0),
@@ -366,6 +371,7 @@ fn shown(facts: &KeyFacts, now_ms: u64) -> String {
         ("passthrough", if settings.passthrough { "yes" } else { "no" }.to_owned()),
         ("requests a minute", number(settings.requests_per_minute)),
         ("tokens a minute", number(settings.tokens_per_minute)),
+        ("cached tokens", if settings.cached_tokens_free { "free" } else { "count" }.to_owned()),
         ("requests at once", number(settings.max_concurrent)),
         (
             "conversations",
@@ -437,9 +443,10 @@ fn table(keys: &[KeyFacts], now_ms: u64) -> String {
 }
 
 fn limits(settings: &KeySettings) -> String {
+    let tokens = if settings.cached_tokens_free { " uncached tok/min" } else { " tok/min" };
     let limits = [
         (settings.requests_per_minute, " req/min"),
-        (settings.tokens_per_minute, " tok/min"),
+        (settings.tokens_per_minute, tokens),
         (settings.max_concurrent, " at once"),
     ];
     let mut said: Vec<String> =

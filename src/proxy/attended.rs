@@ -2,8 +2,8 @@
 //! its answer is read for its usage. Nothing more is sent for a caller that has left.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use http::Response;
@@ -11,15 +11,34 @@ use http::Response;
 use super::error::ProxyError;
 use super::relay::drain::Drains;
 use crate::upstream::Body;
+use weir_store::rates::Slot;
 
 /// Whether a request's caller is there, and whether an upstream has the request.
 #[derive(Debug, Default)]
 pub struct Presence {
     is_sent: AtomicBool,
     has_left: AtomicBool,
+    /// The caller's slot among the concurrent requests of its key.
+    slot: Mutex<Option<Slot>>,
 }
 
 impl Presence {
+    /// Keeps the caller's slot until it leaves, or all is over.
+    pub fn occupies(&self, slot: Slot) {
+        *self.slot() = Some(slot);
+    }
+
+    /// Records that the caller has left, which frees its slot.
+    pub fn leave(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+        drop(self.slot().take());
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Slot>> {
+        // Nothing panics under the lock.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records whether an upstream has the request.
     pub fn sent(&self, is_sent: bool) {
         self.is_sent.store(is_sent, Ordering::Relaxed);
@@ -72,7 +91,7 @@ impl Drop for Attended {
         if !self.presence.is_sent.load(Ordering::Relaxed) {
             return;
         }
-        self.presence.has_left.store(true, Ordering::Relaxed);
+        self.presence.leave();
         self.drains.take_running(async move {
             // A body that is dropped is read on by itself.
             drop(handling.await);

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::error::{ErrorKind, ProxyError};
+use weir_engine::wire::usage::Usage;
 use weir_store::budget::rate::TooMany;
 use weir_store::keys::VirtualKey;
-use weir_store::rates::{Limits, MinuteLeft, Place, Rates, Refused};
+use weir_store::rates::{Limits, MinuteLeft, Place, Rates, Refused, Slot};
 use weir_store::redis::Redis;
 
 /// Retry delay sent if too many requests are in flight.
@@ -62,15 +63,30 @@ impl Admissions {
 
 impl Admission {
     /// Counts the request's tokens, as far as known before it is sent; 0 if unknown. Refuses it if
-    /// the minute has no room.
+    /// the minute has no room. Which of them the provider has cached is known later.
     pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
         let Some((key, place)) = &mut self.place else { return Ok(()) };
+        let tokens = if key.settings.cached_tokens_free { 0 } else { tokens };
         place.take_tokens(tokens).await.map_err(|refused| limit_error(key, refused))
+    }
+
+    /// Takes out its slot among the concurrent requests of its key, which the caller's presence keeps.
+    pub fn take_slot(&mut self) -> Option<Slot> {
+        self.place.as_mut().and_then(|(_, place)| place.take_slot())
     }
 
     /// Returns the remaining limits of the key's current minute.
     pub fn left(&self) -> MinuteLeft {
         self.place.as_ref().map(|(_, place)| place.left()).unwrap_or_default()
+    }
+
+    /// Returns the tokens of this usage that count; `None` if they are not known.
+    pub fn counted_tokens(&self, usage: Usage) -> Option<u64> {
+        let is_free = self.place.as_ref().is_some_and(|(key, _)| key.settings.cached_tokens_free);
+        let free_tokens = usage.cached_tokens.filter(|_| is_free).unwrap_or(0);
+        let prompt_tokens = usage.prompt_tokens.map(|tokens| tokens.saturating_sub(free_tokens));
+        let both = [prompt_tokens, usage.completion_tokens];
+        both.into_iter().flatten().reduce(u64::saturating_add)
     }
 
     /// Replaces the counted tokens by the actual usage, prompt and answer. May be called again when

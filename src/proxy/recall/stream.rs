@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Recall, is_readable, not_continued};
+use crate::proxy::attended::Presence;
 use crate::proxy::conversations::Keeping;
 use crate::proxy::error::ProxyError;
 use crate::proxy::relay::drain::Drains;
@@ -43,6 +44,7 @@ pub(in crate::proxy) fn relay(
     record.answered(status, true);
     headers.remove(CONTENT_LENGTH);
     let (caller, frames) = mpsc::channel(1);
+    let presence = record.presence();
     let exchange = Exchange {
         settings,
         protocol: recall.protocol,
@@ -55,7 +57,8 @@ pub(in crate::proxy) fn relay(
         caller,
     };
     let running: Running = Box::pin(exchange.run());
-    let body = Rounds { running: Some(running), frames, error: None, drains: drains.clone() };
+    let (running, drains) = (Some(running), drains.clone());
+    let body = Rounds { running, frames, error: None, presence, drains };
     let mut response = Response::new(Body::new(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
@@ -72,6 +75,7 @@ struct Rounds {
     /// Error that is reported one poll after the last bytes: the listener drops unwritten data when it
     /// sees one.
     error: Option<BoxError>,
+    presence: Arc<Presence>,
     drains: Drains,
 }
 
@@ -107,6 +111,7 @@ impl Drop for Rounds {
     fn drop(&mut self) {
         self.frames.close();
         if let Some(running) = self.running.take() {
+            self.presence.leave();
             self.drains.take_running(running);
         }
     }

@@ -99,6 +99,7 @@ impl Relay {
     /// Records that the caller has left: that is the request's outcome, even if more follows.
     pub fn leave(&mut self) {
         self.has_left = true;
+        self.record.presence().leave();
     }
 
     /// Reads the next frame; returns whether there may be more.

@@ -193,6 +193,9 @@ impl Record {
 
     /// Shares what is known of the caller's presence.
     pub fn attended(&mut self, presence: Arc<Presence>) {
+        if let Some(slot) = self.accounts.admission.take_slot() {
+            presence.occupies(slot);
+        }
         self.presence = presence;
     }
 
@@ -352,7 +355,10 @@ impl Record {
         let rounds = &self.accounts.rounds;
         let reported = match rounds.is_in_answer {
             true => Some(0),
-            false => self.metered.usage.and_then(used_tokens),
+            false => {
+                let counted = |usage| self.accounts.admission.counted_tokens(usage);
+                self.metered.usage.and_then(counted)
+            }
         };
         let stands = self.is_success() || self.outcome == Outcome::CallerLeft;
         let last = reported.unwrap_or(if stands { self.accounts.taken_tokens } else { 0 });
@@ -494,9 +500,10 @@ impl Record {
         if let Some(probe) = self.sending.probe.take() {
             probe.accepted(metered.usage.and_then(|usage| usage.prompt_tokens));
         }
-        let Accounts { rounds, taken_tokens, .. } = &mut self.accounts;
+        let Accounts { rounds, taken_tokens, admission, .. } = &mut self.accounts;
         let taken_tokens = std::mem::take(taken_tokens);
-        let used_tokens = metered.usage.and_then(used_tokens).unwrap_or(taken_tokens);
+        let counted = metered.usage.and_then(|usage| admission.counted_tokens(usage));
+        let used_tokens = counted.unwrap_or(taken_tokens);
         rounds.tokens = rounds.tokens.saturating_add(used_tokens);
         if let Some(usage) = metered.usage {
             rounds.usage = Some(rounds.usage.unwrap_or_default().plus(usage));
@@ -638,14 +645,6 @@ impl Drop for Record {
             account.settle_behind(ended);
         }
         self.report();
-    }
-}
-
-/// Returns the tokens that an answer used of its key's minute; `None` if that is not known.
-fn used_tokens(usage: Usage) -> Option<u64> {
-    match (usage.prompt_tokens, usage.completion_tokens) {
-        (None, None) => None,
-        (prompt, completion) => Some(prompt.unwrap_or(0).saturating_add(completion.unwrap_or(0))),
     }
 }
 

@@ -124,6 +124,28 @@ async fn what_was_used_counts_and_not_what_was_guessed() {
 }
 
 #[tokio::test]
+async fn what_the_provider_has_cached_is_free_if_the_key_says_so() {
+    let usage = r#"{"usage":{"prompt_tokens":90000,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":89900}}}"#;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+    let upstream = Upstream::always(format!("{head}{}\r\n\r\n{usage}", usage.len()).leak()).await;
+    let setting = start(&upstream, |_| {}).await;
+    for (free, asked) in [("true", 9), ("false", 1)] {
+        let limits = format!(r#"{{"tokens_per_minute":1000,"cached_tokens_free":{free}}}"#);
+        let key = setting.key("a", &limits).await;
+        let request = chat(&key.header(), body_of(100));
+        let mut wire = Wire::connect(setting.weir.address).await;
+        for _ in 0..asked {
+            assert_eq!(wire.ask(&request).await.status(), 200, "{free}");
+        }
+        let mut limited = wire.ask(&request).await;
+        while free == "true" && limited.status() == 200 {
+            limited = wire.ask(&request).await;
+        }
+        assert_limited(&limited, "tokens");
+    }
+}
+
+#[tokio::test]
 async fn what_the_upstream_refused_used_nothing() {
     let upstream = Upstream::always("HTTP/1.1 500 Oh\r\ncontent-length: 2\r\n\r\n{}").await;
     let setting = start(&upstream, |_| {}).await;
@@ -175,19 +197,29 @@ async fn a_place_is_held_until_the_answer_has_ended() {
 
 #[tokio::test]
 async fn a_caller_that_leaves_gives_its_place_back() {
-    let mut upstream = Upstream::start().await;
-    let setting = start(&upstream.address.clone(), |_| {}).await;
-    let key = setting.key("a", r#"{"max_concurrent":1}"#).await;
-    let request = chat(&key.header(), body_of(100));
-    let mut first = Wire::connect(setting.weir.address).await;
-    first.send(&request).await;
-    let unanswered = upstream.next().await;
-    drop(first);
-    tokio::spawn(async move {
-        let _kept = unanswered;
-        loop {
-            upstream.next().await.answer(FINE);
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (key, begun) in [("", ""), ("", head), (r#","tokens_per_minute":1000000"#, head)] {
+        let mut upstream = Upstream::start().await;
+        // It is read on for longer than the test lasts.
+        let drains = |config: &mut Config| config.ledger.drain_ms = 3_600_000;
+        let setting = start(&upstream.address.clone(), drains).await;
+        let key = setting.key("a", &format!(r#"{{"max_concurrent":1{key}}}"#)).await;
+        let request = chat(&key.header(), body_of(100));
+        let mut first = Wire::connect(setting.weir.address).await;
+        first.send(&request).await;
+        let unanswered = upstream.next().await;
+        if !begun.is_empty() {
+            unanswered.begin(begun);
+            unanswered.begin("2\r\n{}\r\n");
+            assert!(first.head().await.expect("a head").contains(" 200 "));
         }
-    });
-    let_in_again(&setting, &request).await;
+        drop(first);
+        tokio::spawn(async move {
+            let _kept = unanswered;
+            loop {
+                upstream.next().await.answer(FINE);
+            }
+        });
+        let_in_again(&setting, &request).await;
+    }
 }

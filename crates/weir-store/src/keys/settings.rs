@@ -30,6 +30,10 @@ pub struct KeySettings {
     pub passthrough: bool,
     pub requests_per_minute: Option<u64>,
     pub tokens_per_minute: Option<u64>,
+    /// Whether `tokens_per_minute` leaves out tokens that the provider read from its cache. Left out if
+    /// not, as earlier versions of weir know no such member.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cached_tokens_free: bool,
     /// Maximum concurrent requests.
     pub max_concurrent: Option<u64>,
     /// Whether its callers may keep conversations; `None` as configured. Left out then, as earlier
@@ -56,6 +60,7 @@ pub struct KeyChange {
     pub requests_per_minute: Option<Option<u64>>,
     #[serde(deserialize_with = "present")]
     pub tokens_per_minute: Option<Option<u64>>,
+    pub cached_tokens_free: Option<bool>,
     #[serde(deserialize_with = "present")]
     pub max_concurrent: Option<Option<u64>>,
     #[serde(deserialize_with = "present")]
@@ -105,6 +110,7 @@ impl KeyChange {
         set(&mut changed.passthrough, &self.passthrough);
         set(&mut changed.requests_per_minute, &self.requests_per_minute);
         set(&mut changed.tokens_per_minute, &self.tokens_per_minute);
+        set(&mut changed.cached_tokens_free, &self.cached_tokens_free);
         set(&mut changed.max_concurrent, &self.max_concurrent);
         set(&mut changed.conversations, &self.conversations);
         set(&mut changed.profile, &self.profile);

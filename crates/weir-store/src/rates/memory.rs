@@ -28,11 +28,14 @@ struct Usage {
     last_ms: u64,
 }
 
-/// A place, released on drop.
+/// Usage of a request's name.
 pub(super) struct Used {
     usage: Arc<Mutex<Usage>>,
     began: Instant,
 }
+
+/// One of the concurrent requests of a name, until it is dropped.
+pub(super) struct Slot(Arc<Mutex<Usage>>);
 
 impl Default for Memory {
     fn default() -> Self {
@@ -45,7 +48,7 @@ impl Memory {
         &self,
         name: &str,
         limits: Limits,
-    ) -> Result<(Used, Option<Left>), Refused> {
+    ) -> Result<(Used, Slot, Option<Left>), Refused> {
         let now_ms = elapsed_ms(self.began);
         let usage = self.usage_of(name, now_ms);
         let mut used = lock(&usage);
@@ -61,7 +64,8 @@ impl Memory {
         used.under_way += 1;
         let left = limits.requests_per_minute.map(|most| used.requests.left(most, now_ms));
         drop(used);
-        Ok((Used { usage, began: self.began }, left))
+        let slot = Slot(Arc::clone(&usage));
+        Ok((Used { usage, began: self.began }, slot, left))
     }
 
     fn usage_of(&self, name: &str, now_ms: u64) -> Arc<Mutex<Usage>> {
@@ -95,9 +99,9 @@ impl Used {
     }
 }
 
-impl Drop for Used {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut used = lock(&self.usage);
+        let mut used = lock(&self.0);
         used.under_way = used.under_way.saturating_sub(1);
     }
 }

@@ -5,6 +5,7 @@
 mod memory;
 mod redis;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,11 +40,12 @@ pub struct Rates {
     redis: Option<Arc<RedisRates>>,
 }
 
-/// A request's place among the concurrent ones of its name, released on drop.
+/// A request that was admitted, and its slot.
 #[must_use = "a dropped place is released"]
 pub struct Place {
     limits: Limits,
     counted_in: CountedIn,
+    slot: Option<Slot>,
     /// Tokens counted for the request so far.
     taken_tokens: u64,
     left: MinuteLeft,
@@ -62,6 +64,24 @@ enum CountedIn {
     Redis(redis::Taken),
 }
 
+/// One of the concurrent requests of a name, until it is dropped.
+#[derive(Debug)]
+#[must_use = "a dropped slot is free for another request"]
+pub struct Slot {
+    _in: SlotIn,
+}
+
+enum SlotIn {
+    Memory { _slot: memory::Slot },
+    Redis { _slot: redis::Slot },
+}
+
+impl fmt::Debug for SlotIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SlotIn")
+    }
+}
+
 impl Rates {
     /// Counts in this process only.
     pub fn in_memory() -> Self {
@@ -76,17 +96,21 @@ impl Rates {
 
     /// Takes a place and counts a request, or neither.
     pub async fn admit(&self, name: &str, limits: Limits) -> Result<Place, Refused> {
-        let place = |counted_in, requests| {
+        let place = |counted_in, slot, requests| {
             let left = MinuteLeft { requests, tokens: None };
-            Place { limits, counted_in, taken_tokens: 0, left }
+            Place { limits, counted_in, slot: Some(Slot { _in: slot }), taken_tokens: 0, left }
         };
         if let Some(redis) = &self.redis
             && let Ok(admitted) = redis.admit(name, limits).await
         {
-            return admitted.map(|(taken, left)| place(CountedIn::Redis(taken), left));
+            return admitted.map(|(taken, _slot, left)| {
+                place(CountedIn::Redis(taken), SlotIn::Redis { _slot }, left)
+            });
         }
         let admitted = self.memory.admit(name, limits);
-        admitted.map(|(used, left)| place(CountedIn::Memory(used), left))
+        admitted.map(|(used, _slot, left)| {
+            place(CountedIn::Memory(used), SlotIn::Memory { _slot }, left)
+        })
     }
 }
 
@@ -106,6 +130,11 @@ impl Place {
         self.left.tokens = Some(taken.map_err(Refused::Tokens)?);
         self.taken_tokens = self.taken_tokens.saturating_add(tokens);
         Ok(())
+    }
+
+    /// Takes its slot out: its other counts outlive it.
+    pub fn take_slot(&mut self) -> Option<Slot> {
+        self.slot.take()
     }
 
     /// Returns the rest of its minute at the time of admission.

@@ -46,8 +46,14 @@ pub(super) struct RedisRates {
     places: Mutex<HashMap<String, String>>,
 }
 
-/// A place, released on drop.
+/// Usage of a request's name.
 pub(super) struct Taken {
+    rates: Arc<RedisRates>,
+    name: String,
+}
+
+/// One of the concurrent requests of a name, until it is dropped.
+pub(super) struct Slot {
     rates: Arc<RedisRates>,
     name: String,
     id: String,
@@ -67,25 +73,26 @@ impl RedisRates {
         self: &Arc<Self>,
         name: &str,
         limits: Limits,
-    ) -> Result<Result<(Taken, Option<Left>), Refused>, StoreError> {
+    ) -> Result<Result<(Taken, Slot, Option<Left>), Refused>, StoreError> {
+        let taken = Taken { rates: Arc::clone(self), name: name.to_owned() };
         let (rates, owned_name) = (Arc::clone(self), name.to_owned());
-        let mut taken = Taken { rates, name: owned_name, id: random()?, may_exist: true };
+        let mut slot = Slot { rates, name: owned_name, id: random()?, may_exist: true };
         // Renewed from now on, and released if no answer comes.
-        self.places().insert(taken.id.clone(), taken.name.clone());
+        self.places().insert(slot.id.clone(), slot.name.clone());
         let arguments = json!({
-            "place": taken.id,
+            "place": slot.id,
             "life_ms": self.life_ms,
             "per_minute": limits.requests_per_minute.map(bounded),
             "most": limits.max_concurrent.map(bounded),
         });
         let reply = self.call(&ADMIT, name, &arguments).await?;
-        taken.may_exist = reply.first().is_some_and(|word| word == "in");
+        slot.may_exist = reply.first().is_some_and(|word| word == "in");
         Ok(match (reply.first().map(String::as_str), limits.max_concurrent) {
             (Some("places"), Some(most)) => Err(Refused::Places { most }),
             _ => {
                 let most = limits.requests_per_minute.map(bounded);
                 let left = most.and_then(|most| left(&reply, most));
-                refusal(&reply).map(|()| (taken, left)).map_err(Refused::Requests)
+                refusal(&reply).map(|()| (taken, slot, left)).map_err(Refused::Requests)
             }
         })
     }
@@ -155,7 +162,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.rates.places().remove(&self.id);
         if self.may_exist {

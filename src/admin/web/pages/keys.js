@@ -118,6 +118,7 @@ function dialog(title, key, submit) {
     requests_per_minute: number("requests_per_minute"),
     tokens_per_minute: number("tokens_per_minute"),
     max_concurrent: number("max_concurrent"),
+    cached_tokens_free: h("input", { type: "checkbox", checked: key?.cached_tokens_free ?? false, id: freshId("field") }),
     expires: h("input", { type: "datetime-local", value: key?.expires_ms ? local(key.expires_ms) : "" }),
     passthrough: h("input", { type: "checkbox", checked: key?.passthrough ?? false, id: freshId("field") }),
   };
@@ -126,6 +127,7 @@ function dialog(title, key, submit) {
     const members = {
       name: inputs.name.value.trim(), user: inputs.user.value.trim(), models: list(inputs.models.value),
       policy: inputs.policy.value.trim() || null, passthrough: inputs.passthrough.checked,
+      cached_tokens_free: inputs.cached_tokens_free.checked,
       requests_per_minute: whole(inputs.requests_per_minute), tokens_per_minute: whole(inputs.tokens_per_minute),
       max_concurrent: whole(inputs.max_concurrent),
       expires_ms: inputs.expires.value === "" ? null : new Date(inputs.expires.value).getTime(),
@@ -146,6 +148,7 @@ function dialog(title, key, submit) {
       field("Policy", inputs.policy), field("Requests a minute", inputs.requests_per_minute),
       field("Tokens a minute", inputs.tokens_per_minute), field("Requests at once", inputs.max_concurrent),
       field("Expires", inputs.expires),
+      h("div", { class: "field row wide" }, inputs.cached_tokens_free, h("label", { for: inputs.cached_tokens_free.id }, "Tokens a minute leave out cached ones")),
       h("div", { class: "field row wide" }, inputs.passthrough, h("label", { for: inputs.passthrough.id }, "May use routes that weir does not meter")),
       h("div", { class: "wide actions end" },
         h("button", { type: "button", onclick: () => shown.close() }, "Cancel"),
