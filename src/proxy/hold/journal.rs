@@ -33,7 +33,7 @@ use weir_store::{Store, StoreError, Tenant, now_ms};
 
 /// Maximum number of ended processes' requests settled in one batch.
 const ORPHANS_AT_ONCE: usize = 256;
-/// Maximum number of settlements kept until the store can be written again; others are settled by
+/// Maximum number of ends kept until the store can be written again; requests of others are settled by
 /// rule at the next start.
 const MAX_LATE: usize = 10_000;
 /// Maximum number of background settlements that shutdown waits for.
@@ -58,7 +58,7 @@ pub struct JournalState {
     budgets: Budgets,
     /// One permit for each settlement in the background.
     behind: Arc<Semaphore>,
-    /// Settlements of requests that ended while the store could not be written.
+    /// Ends of requests that could not be written.
     late: Mutex<Vec<Late>>,
     /// Models without a price that were already warned about.
     unpriced: Warned,
@@ -74,8 +74,12 @@ type Alias = (Tenant, (String, String));
 /// Maximum number of [`Alias`]es.
 const MAX_ALIASES: u64 = 10_000;
 
-/// Request, and its settlement.
-type Late = (Arc<Intent>, Settlement);
+/// End of a request that is to be written.
+enum Late {
+    Settled(Arc<Intent>, Settlement),
+    /// It was never sent, or used nothing.
+    Released(RequestId),
+}
 
 impl JournalState {
     /// Creates the state for a journal in `store`, with `budgets`.
@@ -89,6 +93,32 @@ impl JournalState {
             unpriced: Warned::default(),
             metrics: Arc::default(),
             answered: Cache::new(MAX_ALIASES),
+        }
+    }
+
+    /// Removes the entry of a request that was never sent or used nothing, now or once the store can be
+    /// written again. Returns whether it is removed.
+    async fn release(&self, id: RequestId) -> bool {
+        let released = self.store.release_request(id).await;
+        if released.is_err() {
+            self.keep([Late::Released(id)]);
+        }
+        released.is_ok()
+    }
+
+    /// Settles a request, now or once the store can be written again. Returns whether it is settled.
+    async fn settle(&self, intent: Arc<Intent>, settlement: Settlement) -> bool {
+        let settled = self.store.settle_request(Arc::clone(&intent), settlement.clone()).await;
+        if settled.is_err() {
+            self.keep([Late::Settled(intent, settlement)]);
+        }
+        settled.is_ok()
+    }
+
+    fn keep(&self, unwritten: impl IntoIterator<Item = Late>) {
+        if let Ok(mut late) = self.late.lock() {
+            late.extend(unwritten);
+            late.truncate(MAX_LATE);
         }
     }
 }
@@ -418,32 +448,18 @@ impl Journal {
         settlement
     }
 
-    /// Settles a request, or keeps the settlement until the store can be written again. Returns
-    /// whether it is settled.
-    async fn settle_or_keep(&self, intent: Arc<Intent>, settlement: Settlement) -> bool {
-        let settled =
-            self.state.store.settle_request(Arc::clone(&intent), settlement.clone()).await;
-        if settled.is_err() {
-            self.keep([(intent, settlement)]);
-        }
-        settled.is_ok()
-    }
-
-    fn keep(&self, unsettled: impl IntoIterator<Item = (Arc<Intent>, Settlement)>) {
-        if let Ok(mut late) = self.state.late.lock() {
-            late.extend(unsettled);
-            late.truncate(MAX_LATE);
-        }
-    }
-
-    /// Writes the settlements that could not be written when their requests ended.
+    /// Writes the ends of requests that could not be written before.
     async fn catch_up(&self) {
         let late =
             self.state.late.lock().map(|mut late| std::mem::take(&mut *late)).unwrap_or_default();
         let mut late = late.into_iter();
-        while let Some((intent, settlement)) = late.next() {
-            if !self.settle_or_keep(intent, settlement).await {
-                self.keep(late);
+        while let Some(one) = late.next() {
+            let is_written = match one {
+                Late::Settled(intent, settlement) => self.state.settle(intent, settlement).await,
+                Late::Released(id) => self.state.release(id).await,
+            };
+            if !is_written {
+                self.state.keep(late);
                 return;
             }
         }
@@ -602,8 +618,7 @@ impl Account {
         let journal = &self.journal;
         if !self.is_billed && ended.metered.usage.is_none() {
             if self.is_written {
-                // If the store still keeps the entry, it is settled as a request never seen.
-                let _ = journal.state.store.release_request(self.intent.id).await;
+                journal.state.release(self.intent.id).await;
             }
             return None;
         }
@@ -617,7 +632,7 @@ impl Account {
         let counted = (self.compaction, self.counted_tokens);
         let settlement = journal.settlement(&intent, counted, ended).await;
         if self.is_written {
-            journal.settle_or_keep(Arc::clone(&intent), settlement.clone()).await;
+            journal.state.settle(Arc::clone(&intent), settlement.clone()).await;
         }
         Some((intent, settlement))
     }
@@ -659,13 +674,10 @@ impl Drop for Unsent<'_> {
         let (Some(id), Ok(runtime)) = (self.id, tokio::runtime::Handle::try_current()) else {
             return;
         };
-        let (store, place) = (
-            self.journal.state.store.clone(),
-            Arc::clone(&self.journal.state.behind).try_acquire_owned(),
-        );
+        let state = Arc::clone(&self.journal.state);
+        let place = Arc::clone(&state.behind).try_acquire_owned();
         runtime.spawn(async move {
-            // If the store still keeps the entry, it is settled as a request never seen.
-            let _ = store.release_request(id).await;
+            state.release(id).await;
             drop(place);
         });
     }

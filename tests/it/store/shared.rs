@@ -17,6 +17,7 @@ use super::places::{ALICE, BOB, Place, entry, kind};
 use super::postgres::{Postgres, server};
 use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
+use crate::server::harness::{FINE, Upstream, ask, bare, start_with};
 
 /// TCP relay to the server that can be closed or paused.
 struct Way {
@@ -419,4 +420,27 @@ async fn a_copy_is_left_to_the_servers_own_tool() {
     let refused = place.handle().backup(&folder.file("copy.db")).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("pg_dump")));
     assert!(place.handle().sync().await.is_ok());
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL"]
+async fn what_used_nothing_is_released_although_the_server_was_away() {
+    let (place, way) = (Postgres::new(), Way::new());
+    let store = Store::connect(&place.url_at(&way.server())).expect("the way is open");
+    let mut upstream = Upstream::start().await;
+    let weir = start_with(store, &upstream.address.clone(), |_| {}).await;
+    let request = bare("POST", "/v1/files", "content-length: 0\r\n");
+    let (address, open) = (weir.address, || place.number("SELECT count(*) FROM weir_intent"));
+    let asking = tokio::spawn(async move { ask(address, request).await });
+    let seen = upstream.next().await;
+    assert_eq!(open(), 1);
+    way.become_(WayState::Closed);
+    seen.answer(FINE);
+    assert_eq!(asking.await.expect("it is answered").status(), 200);
+    way.become_(WayState::Open);
+    let tended = async || {
+        weir.renewal.proxy().journal().tend().await;
+        open()
+    };
+    eventually(DEADLINE, tended, |open| *open == 0).await;
 }
