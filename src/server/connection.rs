@@ -113,13 +113,15 @@ impl Connections {
         let service =
             service_fn(|request| self.clone().answer(request, address, welcome, pulse.clone()));
         let mut connection = pin!(self.builder.serve_connection(io, service));
+        let unread_timeout = || self.routes().body_times().idle;
         let ended = tokio::select! {
             biased;
             ended = connection.as_mut() => Some(ended),
             () = self.shutdown.reached(Phase::Draining) => None,
             () = pulse.leave.notified() => None,
-            silence = pulse.silence(self.header_timeout) => match silence {
-                Silence::InHead => return,
+            silence = pulse.silence(self.header_timeout, unread_timeout) => match silence {
+                // What is dropped unread is read on for its usage.
+                Silence::InHead | Silence::Unread => return,
                 Silence::Idle => None,
             },
         };
@@ -150,7 +152,7 @@ impl Connections {
             biased;
             opened = self.handshakes.open(stream, peer) => opened,
             () = self.shutdown.reached(Phase::Draining) => return None,
-            _ = pulse.silence(self.header_timeout) => return None,
+            _ = pulse.silence(self.header_timeout, || Duration::MAX) => return None,
         };
         match opened {
             Ok(opened) => return Some(opened),
@@ -189,7 +191,7 @@ impl Connections {
                 routes.turn_away(request)
             }
         };
-        Ok(response.map(|body| Beating { body, _beat: beat }))
+        Ok(response.map(|body| Beating { body, beat, is_owing: false }))
     }
 }
 
@@ -220,6 +222,8 @@ enum Silence {
     InHead,
     /// There is no request.
     Idle,
+    /// The caller takes nothing of its answers.
+    Unread,
 }
 
 /// Times of the last activity on a connection, in milliseconds since the connection began.
@@ -230,6 +234,10 @@ struct Pulse {
     quiet_since_ms: AtomicU64,
     /// When the first byte after that arrived; `NEVER` if none has.
     head_since_ms: AtomicU64,
+    /// Number of answers with bytes that the caller has not taken.
+    owing: AtomicUsize,
+    /// When the caller last took some.
+    taken_ms: AtomicU64,
     /// On HTTP/2, frames that belong to no request arrive at any time and are not activity.
     is_http2: AtomicBool,
     /// Signals that the connection ends with the request in flight.
@@ -246,6 +254,8 @@ impl Default for Pulse {
             quiet_since_ms: AtomicU64::new(0),
             // A new connection is expected to begin at once.
             head_since_ms: AtomicU64::new(0),
+            owing: AtomicUsize::new(0),
+            taken_ms: AtomicU64::new(0),
             is_http2: AtomicBool::new(false),
             leave: Notify::new(),
         }
@@ -266,14 +276,30 @@ impl Pulse {
         }
     }
 
-    /// Waits until the connection has been silent for too long.
-    async fn silence(&self, header_timeout: Duration) -> Silence {
+    /// Records that the caller takes what it is owed.
+    fn takes(&self) {
+        self.taken_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Waits until the connection has been silent for too long: `unread_timeout` if an answer waits for
+    /// its caller.
+    async fn silence(
+        &self,
+        header_timeout: Duration,
+        unread_timeout: impl Fn() -> Duration,
+    ) -> Silence {
         loop {
             let now = Instant::now();
             let head_since_ms = self.head_since_ms.load(Ordering::Relaxed);
-            let (deadline, silence) = if self.in_flight.load(Ordering::Relaxed) > 0 {
-                // Checks again at the earliest time at which a head could be overdue.
-                (now + header_timeout, None)
+            let (deadline, silence) = if self.owing.load(Ordering::Relaxed) > 0 {
+                let unread_timeout = unread_timeout();
+                let taken_ms = self.taken_ms.load(Ordering::Relaxed);
+                let unread = Duration::from_millis(self.now_ms().saturating_sub(taken_ms));
+                let wait = unread_timeout.saturating_sub(unread).min(header_timeout);
+                (now + wait, (unread >= unread_timeout).then_some(Silence::Unread))
+            } else if self.in_flight.load(Ordering::Relaxed) > 0 {
+                // Checks again at the earliest time at which a head could be overdue, or an answer unread.
+                (now + header_timeout.min(unread_timeout()), None)
             } else if head_since_ms == NEVER {
                 let since_ms = self.quiet_since_ms.load(Ordering::Relaxed);
                 let deadline = self.began + Duration::from_millis(since_ms) + IDLE_CONNECTION;
@@ -328,7 +354,30 @@ impl Drop for Beat {
 /// Answer body that keeps its request marked as in flight.
 struct Beating {
     body: Body,
-    _beat: Beat,
+    beat: Beat,
+    /// Whether its last bytes have not all been taken, as far as known.
+    is_owing: bool,
+}
+
+impl Beating {
+    fn owes(&mut self, is_owing: bool) {
+        let pulse = &self.beat.pulse;
+        if is_owing {
+            pulse.takes();
+        }
+        match (self.is_owing, is_owing) {
+            (false, true) => _ = pulse.owing.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = pulse.owing.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+        self.is_owing = is_owing;
+    }
+}
+
+impl Drop for Beating {
+    fn drop(&mut self) {
+        self.owes(false);
+    }
 }
 
 impl http_body::Body for Beating {
@@ -339,7 +388,10 @@ impl http_body::Body for Beating {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        // It is polled again once there is room for more.
+        self.owes(polled.is_ready());
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -362,6 +414,9 @@ impl Watched {
     /// Counts the bytes of a write.
     fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = &written {
+            if self.pulse.owing.load(Ordering::Relaxed) > 0 {
+                self.pulse.takes();
+            }
             self.metrics.connections.sent_bytes.inc_by(*bytes as u64);
         }
         written

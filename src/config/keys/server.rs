@@ -29,7 +29,7 @@ pub(in crate::config) const SERVER: Section = Section {
         max_messages = 20000, Whole(1, 10_000_000), NextRequest;
         /// Time limit for a caller to send its headers.
         header_timeout_ms = 10000, Whole(1, DAY_MS), Restart;
-        /// Maximum pause while a caller sends a request's body.
+        /// Maximum pause while a caller sends a request's body, or takes nothing of its answer.
         body_idle_timeout_ms = 30000, Whole(1, DAY_MS), NextRequest;
         /// Time limit for a caller to send a request's whole body. Raise it for large files over
         /// slow connections.

@@ -51,6 +51,29 @@ async fn a_caller_that_leaves_has_its_usage_counted() {
 }
 
 #[tokio::test]
+async fn a_caller_that_takes_nothing_of_its_answer_has_left() {
+    let mut upstream = Upstream::start().await;
+    let store = Store::in_memory().expect("there is memory");
+    let weir = start_with(store.clone(), &upstream.address.clone(), |config| {
+        config.ledger.drain_ms = 0;
+        config.server.body_idle_timeout_ms = 100;
+    })
+    .await;
+    let mut wire = Wire::connect(weir.address).await;
+    wire.send(chat("", BODY)).await;
+    let mut seen = upstream.next().await;
+    // More than the buffers of two connections take.
+    let events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n".repeat(1 << 20);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: ";
+    seen.begin(format!("{head}{}\r\n\r\n{events}", events.len()));
+    seen.left().await;
+    let row = rows(&store, 1).await.remove(0);
+    assert_eq!(row.settlement.outcome, "caller_left");
+    assert!(row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
+    drop(wire);
+}
+
+#[tokio::test]
 async fn one_whose_answer_is_not_read_on_is_estimated() {
     let (_, row) = left(0).await;
     assert_eq!(row.settlement.outcome, "caller_left");
