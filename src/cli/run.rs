@@ -56,7 +56,7 @@ Examples:
   weir run --max-input-tokens 64000 -- codex
       sends at most 64,000 tokens a request; codex gets the address as -c openai_base_url=…
   weir run --observe -- opencode
-      changes no request; the summary at the end counts those that would be compacted
+      changes no request; the summary at the end counts the compactions left out
   weir run --openai http://127.0.0.1:11434/v1 -- python agent.py
       sends requests to a model server on this machine
   weir usage --by day,model
@@ -298,7 +298,10 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
     let percent = saved * 100 / received_tokens.max(1);
     let received = grouped(received_tokens);
     let tokens = match is_observed {
-        true => format!("{observed} would be compacted), {received} tokens received and sent"),
+        true => format!(
+            "{} left out), {received} tokens received and sent",
+            counted(observed, "compaction")
+        ),
         false => format!(
             "{}), {received} tokens received, {} sent, {} saved ({percent} %)",
             counted(compactions, "compaction"),

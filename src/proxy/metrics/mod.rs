@@ -149,7 +149,7 @@ pub struct Finished<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     pub requests: u64,
-    /// Requests that observe mode forwarded instead of compacting their conversation.
+    /// Compactions that observe mode left out.
     pub observed: u64,
     pub compactions: u64,
     /// Tokens by weir's count.
@@ -319,7 +319,6 @@ impl Metrics {
         if let Some((received, sent)) = request.conversation_tokens {
             let mut totals = self.lock_totals();
             totals.requests += 1;
-            totals.observed += u64::from(request.action.starts_with("observe+"));
             totals.received_tokens += received;
             totals.sent_tokens += sent;
             drop(totals);
@@ -403,6 +402,11 @@ impl Metrics {
     pub fn compacted(&self, steps: &str) {
         self.lock_totals().compactions += 1;
         self.compactions.get_or_create(&OfSteps { steps: steps.to_owned() }).inc();
+    }
+
+    /// Counts a compaction that observe mode left out.
+    pub fn observed(&self) {
+        self.lock_totals().observed += 1;
     }
 
     /// Counts a resent request.

@@ -596,7 +596,9 @@ impl Draft {
     fn compare(&self, planned: &mut Planned, plan: &Plan) {
         let Some(conversation) = &self.conversation else { return };
         let is_compacted = plan.treatment == Treatment::Compacted;
-        let compactions = if is_compacted { plan.compactions } else { 0 };
+        // In observe mode they are counted, and not made.
+        let is_counted = is_compacted || plan.treatment == Treatment::Observed;
+        let compactions = if is_counted { plan.compactions } else { 0 };
         let last_sent = &conversation.last_sent;
         let progress = Progress::new(last_sent, plan.state.received_tokens(), compactions);
         planned.progress = Some(progress);
@@ -607,8 +609,8 @@ impl Draft {
         let compactions_before = before.map_or(0, |sent| sent.compactions);
         planned.compaction.earlier_tokens =
             before.map(|sent| sent.received_tokens + plan.overhead_tokens);
-        planned.compaction.is_new = compactions > compactions_before;
-        if planned.compaction.is_new {
+        planned.compaction.is_new = is_compacted && compactions > compactions_before;
+        if compactions > compactions_before {
             planned.compacted_by = plan.steps_after(compactions_before);
         }
     }

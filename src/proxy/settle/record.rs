@@ -264,10 +264,14 @@ impl Record {
     }
 
     /// Records that the upstream accepted the plan. Counts and logs a compaction if this is its
-    /// first request.
+    /// first request; in observe mode it is only counted.
     pub fn taken(&mut self, planned: &Planned) {
         let is_first = planned.progress.as_ref().is_some_and(Progress::note);
-        if !is_first || !planned.compaction.is_new {
+        if !is_first || planned.compacted_by.is_empty() {
+            return;
+        }
+        if !planned.compaction.is_new {
+            self.reports.metrics.observed();
             return;
         }
         self.reports.metrics.compacted(&planned.compacted_by);

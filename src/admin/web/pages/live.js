@@ -68,7 +68,7 @@ function sums(totals, look) {
   return h("dl", { class: "figures" },
     pair("In flight", count(look.running.length)),
     pair("Requests", count(totals.requests), `started ${duration(look.now_ms - look.started_ms)} ago`),
-    pair("Compactions", count(totals.compactions), totals.observed > 0 && `${count(totals.observed)} requests only observed`),
+    pair("Compactions", count(totals.compactions), totals.observed > 0 && `${count(totals.observed)} only observed`),
     pair("Tokens left out", share(Math.max(0, removed), totals.received_tokens), `${compact(Math.max(0, removed))} of ${compact(totals.received_tokens)}`),
     pair("Spend", usd(totals.cost_usd), totals.unpriced > 0 && `${count(totals.unpriced)} without a price`),
     pair("Saved", usd(totals.saved_usd)));
