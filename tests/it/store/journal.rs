@@ -306,8 +306,7 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
     }
     let nobody = (Tenant::ANONYMOUS.0, FAILED.to_owned());
     assert_eq!(told().await, BTreeMap::from([(nobody.clone(), 30)]));
-    // Models of an authenticated caller: failed requests under one name, and a limited number of
-    // others.
+    // Models of an authenticated caller: a limited number, and fewer that have only failed.
     let models = MAX_ROWS_A_TENANT_DAY + 10;
     for number in 0..models {
         let model = format!("model-{number}");
@@ -322,7 +321,17 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
         let model = format!("model-{number}");
         assert!(settle(&store, Intent { model, ..intent(6000 + number) }, complete()).await);
     }
+    // Another caller's failures keep their model while it has few.
+    let caller = Caller { tenant: Tenant([9; 16]), key: None };
+    for number in 0..150 {
+        let model = if number < 2 { "known".to_owned() } else { format!("wrong-{number}") };
+        let settlement = if number == 0 { complete() } else { failed() };
+        let intent = Intent { caller: caller.clone(), model, ..intent(8000 + number) };
+        assert!(settle(&store, intent, settlement).await);
+    }
     let told = told().await;
+    let of = |model: &str| told.get(&(caller.tenant.0, model.to_owned())).copied();
+    assert_eq!((of("known"), of("wrong-2"), of(FAILED)), (Some(2), Some(1), Some(49)));
     assert_eq!(told[&nobody], 30);
     assert_eq!(told[&(ALICE.0, FAILED.to_owned())], 5);
     assert_eq!(told[&(ALICE.0, OTHER.to_owned())], 10);

@@ -12,6 +12,9 @@ use crate::wal::record::{IntentRecord, SettlementRecord};
 
 /// Model name for requests that no upstream accepted: callers may have invented theirs.
 pub const FAILED: &str = "(failed)";
+/// Maximum rows of a tenant and day above which models with failures alone get no row: callers may invent
+/// them.
+const MAX_FAILED_ROWS_A_TENANT_DAY: u64 = 100;
 /// Name for the remainder once a day or a tenant has its maximum number of rows.
 pub const OTHER: &str = "(other)";
 /// Maximum rows per tenant and day, besides one remainder row per key.
@@ -116,11 +119,16 @@ impl UsageKey<'_> {
     }
 
     /// Replaces a new row by the remainder row if its tenant has too many rows on that day.
-    pub(crate) fn bound_by_tenant(&mut self, rows_of_tenant: u64) {
-        if self.is_open() && rows_of_tenant == 0 && self.model == FAILED {
+    pub(crate) fn bound_by_tenant(&mut self, rows_of_tenant: u64, totals: &Totals) {
+        // If the end was not seen, the upstream may have accepted it.
+        let has_failed = totals.failed == totals.requests && totals.estimated == 0;
+        if self.is_open() && rows_of_tenant == 0 && has_failed {
             // A credential that no upstream has accepted may be invented.
             self.tenant = Tenant::ANONYMOUS.0;
-        } else if rows_of_tenant >= MAX_ROWS_A_TENANT_DAY && self.model != FAILED {
+            self.model = FAILED.into();
+        } else if rows_of_tenant >= MAX_FAILED_ROWS_A_TENANT_DAY && has_failed {
+            self.model = FAILED.into();
+        } else if rows_of_tenant >= MAX_ROWS_A_TENANT_DAY {
             self.model = OTHER.into();
         }
     }
@@ -176,7 +184,7 @@ impl<'a> Rollup<'a> {
 
     pub(crate) fn add_at(
         &mut self,
-        mut key: UsageKey<'a>,
+        key: UsageKey<'a>,
         status: Option<u16>,
         flags: Flags,
         completion_tokens: Option<u64>,
@@ -188,10 +196,6 @@ impl<'a> Rollup<'a> {
             let (answers, sum) = self.outputs.entry(key.model.clone()).or_default();
             *answers += 1;
             *sum += tokens.min(MAX_LEARNED_TOKENS);
-        }
-        // If the end was not seen, the upstream may have accepted it.
-        if !is_success && !is_estimated {
-            key.model = FAILED.into();
         }
         let totals = Totals {
             requests: 1,

@@ -346,7 +346,7 @@ async fn bound<'a>(
             let has_budget = is_full
                 && count(connection, BUDGETS_OF_MODEL, &[&key.budgets_of_model()]).await? > 0;
             if !has_budget {
-                key.bound_by_tenant(rows_of_tenant);
+                key.bound_by_tenant(rows_of_tenant, &totals);
             }
             if key.is_open() && !has_budget {
                 let rows_of_day = match *rows {

@@ -127,7 +127,7 @@ fn add(
     if update(connection, &key, totals)? {
         return Ok(());
     }
-    bound(connection, day_rows, &mut key)?;
+    bound(connection, day_rows, &mut key, totals)?;
     if update(connection, &key, totals)? {
         return Ok(());
     }
@@ -154,6 +154,7 @@ fn bound(
     connection: &Connection,
     day_rows: &DayRows,
     key: &mut UsageKey<'_>,
+    totals: &Totals,
 ) -> rusqlite::Result<()> {
     let of_tenant = connection
         .prepare_cached(
@@ -173,7 +174,7 @@ fn bound(
             return Ok(());
         }
     }
-    key.bound_by_tenant(of_tenant);
+    key.bound_by_tenant(of_tenant, totals);
     if key.is_open() {
         key.bound_by_day(day_rows.with_one_more(connection, key.day)?);
     }
