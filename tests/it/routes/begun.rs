@@ -64,6 +64,14 @@ fn failures() -> Vec<(&'static str, String, bool, bool)> {
             true,
             true,
         ),
+        (
+            "an error behind a role",
+            stream(
+                "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: {\"error\":{\"message\":\"x\",\"code\":502}}\n\n",
+            ),
+            true,
+            true,
+        ),
         ("no event", stream(""), true, false),
         ("comments", stream(": ping\n\n: ping\n\n"), true, false),
         ("an end alone", stream("data: [DONE]\n\n"), true, false),
@@ -228,22 +236,31 @@ async fn a_caller_s_own_fault_goes_nowhere_else_and_counts_against_nobody() {
 }
 
 #[tokio::test]
-async fn comments_are_no_beginning() {
-    let (a, b) = (Up::start("a").await, Up::start("b").await);
-    let (ups, store) = ([("a", a.url()), ("b", b.url())], memory());
-    let weir = weir(&store, CHAIN, &ups).await;
-    let silent = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n8\r\n: ping\n\n\r\n";
-    a.then([Play::Silent(silent.into())]);
-    assert_eq!(said(&answered(&weir, true).await), "from b");
-    let rows = rows(&store, &ups).await;
-    assert!(rows[0].starts_with("a gpt-4o upstream_timeout - "), "{rows:?}");
+async fn comments_and_announcements_are_no_beginning() {
+    let announcing = [
+        ": ping\n\n",
+        "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+        "data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n: ping\n\n",
+    ];
+    for event in announcing {
+        let (a, b) = (Up::start("a").await, Up::start("b").await);
+        let (ups, store) = ([("a", a.url()), ("b", b.url())], memory());
+        let weir = weir(&store, CHAIN, &ups).await;
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked";
+        let silent = format!("{head}\r\n\r\n{:x}\r\n{event}\r\n", event.len());
+        a.then([Play::Silent(silent.into_bytes())]);
+        assert_eq!(said(&answered(&weir, true).await), "from b");
+        let rows = rows(&store, &ups).await;
+        assert!(rows[0].starts_with("a gpt-4o upstream_timeout - "), "{rows:?}");
+    }
 }
 
 #[tokio::test]
-async fn an_ordinary_stream_waits_for_its_first_event_and_no_longer() {
+async fn an_ordinary_stream_waits_for_its_first_content_and_no_longer() {
     let (a, b) = (Up::start("a").await, Up::start("b").await);
     let weir = weir(&memory(), CHAIN, &[("a", a.url()), ("b", b.url())]).await;
-    let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"}}]}\n\n";
     let begun = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{event}\r\n",
         event.len()

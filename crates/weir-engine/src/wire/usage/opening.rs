@@ -36,6 +36,14 @@ const STATUSES: [(&str, u16); 21] = [
     ("overloaded_error", 529),
 ];
 
+/// Types of events that come before the model has begun.
+const ANNOUNCING: [&str; 4] = [
+    "\"message_start\"",
+    "\"response.created\"",
+    "\"response.in_progress\"",
+    "\"response.queued\"",
+];
+
 /// What the beginning of an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -63,6 +71,8 @@ impl Failure {
 pub struct Opening {
     kind: Kind,
     verdict: Option<Verdict>,
+    /// Whether an event without content has announced the answer.
+    is_announced: bool,
 }
 
 #[derive(Debug)]
@@ -81,7 +91,7 @@ impl Opening {
             Answering::Other => Kind::Other,
         };
         let verdict = matches!(kind, Kind::Other).then_some(Verdict::Content);
-        Self { kind, verdict }
+        Self { kind, verdict, is_announced: false }
     }
 
     /// Whether the answer comes in events, so that comments are no content.
@@ -102,11 +112,13 @@ impl Opening {
 
     /// Takes the next bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let verdict = &mut self.verdict;
+        let (verdict, is_announced) = (&mut self.verdict, &mut self.is_announced);
         match &mut self.kind {
             _ if verdict.is_some() => {}
             Kind::Stream(splitter) => {
-                splitter.feed(bytes, |event| *verdict = verdict.or_else(|| judged(event)));
+                splitter.feed(bytes, |event| {
+                    *verdict = verdict.or_else(|| judged(event, is_announced))
+                });
                 if splitter.skipped_events() > 0 {
                     *verdict = verdict.or(Some(Verdict::Content));
                 }
@@ -126,9 +138,11 @@ impl Opening {
         }
         match self.kind {
             Kind::Stream(splitter) => {
-                let mut verdict = None;
-                let skipped = splitter.finish(|event| verdict = verdict.or_else(|| judged(event)));
-                let others = if skipped > 0 { Verdict::Content } else { SILENT };
+                let (mut verdict, mut is_announced) = (None, self.is_announced);
+                let skipped = splitter.finish(|event| {
+                    verdict = verdict.or_else(|| judged(event, &mut is_announced));
+                });
+                let others = if skipped > 0 || is_announced { Verdict::Content } else { SILENT };
                 verdict.unwrap_or(others)
             }
             Kind::Json(_) => judged_json(seen),
@@ -139,22 +153,44 @@ impl Opening {
 
 const SILENT: Verdict = Verdict::Failed(Failure::SILENT);
 
-/// Judges an event; `None` if it is none of the answer's own.
-fn judged(event: Event<'_>) -> Option<Verdict> {
+/// Judges an event; `None` if it is none of the answer's own, or only announces the answer.
+fn judged(event: Event<'_>, is_announced: &mut bool) -> Option<Verdict> {
     let data = event.data.trim_ascii();
     if data.is_empty() || event.name == b"ping" {
         return None;
     }
     if data == b"[DONE]" {
-        return Some(SILENT);
+        return Some(if *is_announced { Verdict::Content } else { SILENT });
     }
     let mut notes = Notes::default();
     let Some(read) = notes.body(data) else { return Some(Verdict::Content) };
     if read.is(&["\"ping\""]) {
         return None;
     }
-    let has_failed = read.has_failed() && notes.metered.said_bytes == 0;
-    Some(if has_failed { told(data) } else { Verdict::Content })
+    let is_empty = notes.metered.said_bytes == 0;
+    if is_empty && read.has_failed() {
+        return Some(told(data));
+    }
+    if is_empty && (read.is(&ANNOUNCING) || read.kind.is_none() && announces(data)) {
+        *is_announced = true;
+        return None;
+    }
+    Some(Verdict::Content)
+}
+
+/// Whether a chunk of chat completions has a role at most: OpenAI's first one, and Azure's before it.
+fn announces(data: &[u8]) -> bool {
+    let chunk: Value = serde_json::from_slice(data).unwrap_or_default();
+    let is_nothing = |value: &Value| value.is_null() || value == "";
+    chunk["choices"].as_array().is_some_and(|choices| {
+        choices.iter().all(|choice| {
+            let delta = choice["delta"].as_object();
+            choice["finish_reason"].is_null()
+                && delta.is_some_and(|delta| {
+                    delta.iter().all(|(name, value)| name == "role" || is_nothing(value))
+                })
+        })
+    })
 }
 
 /// Judges a complete answer.
@@ -238,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_judged_by_their_first_event() {
+    fn streams_are_judged_by_their_first_events() {
         for (body, expected) in [
             ("", SILENT),
             (": ping\n\n: ping\n\n", SILENT),
@@ -265,6 +301,30 @@ mod tests {
             ("data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n", Verdict::Content),
             ("data: {\"choices\":null}\n\n", Verdict::Content),
             (": ping\n\ndata: {\"type\":\"response.created\"}\n\n", Verdict::Content),
+            (
+                "data: {\"type\":\"response.created\"}\n\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"server_error\"}}}\n\n",
+                failed(500),
+            ),
+            (
+                "data: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},\"finish_reason\":null}]}\n\ndata: {\"error\":{\"code\":502}}\n\n",
+                failed(502),
+            ),
+            (
+                "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\ndata: [DONE]\n\n",
+                Verdict::Content,
+            ),
+            (
+                "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"tool_calls\":[{}]}}]}\n\ndata: {\"error\":{\"code\":502}}\n\n",
+                Verdict::Content,
+            ),
+            (
+                "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: {\"error\":{\"code\":502}}\n\n",
+                Verdict::Content,
+            ),
+            (
+                "data: {\"type\":\"message_start\"}\n\ndata: {\"type\":\"content_block_start\"}\n\ndata: {\"type\":\"error\",\"error\":{}}\n\n",
+                Verdict::Content,
+            ),
             ("data: 1\n\n", Verdict::Content),
             ("data: {\"choices\":[{\"delta\":", Verdict::Content),
         ] {
