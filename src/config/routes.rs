@@ -57,6 +57,8 @@ pub enum FallbackOn {
     NoModel,
     /// The provider's filter refused the content.
     ContentFilter,
+    /// A budget has no room for the request to the model.
+    Budget,
 }
 
 impl FallbackOn {
@@ -67,10 +69,11 @@ impl FallbackOn {
             "no_credit" => Ok(Self::NoCredit),
             "no_model" => Ok(Self::NoModel),
             "content_filter" => Ok(Self::ContentFilter),
+            "budget" => Ok(Self::Budget),
             _ => status().map(Self::Status).ok_or_else(|| {
                 format!(
-                    "has {text:?}; write \"transient\", \"no_credit\", \"no_model\", \"content_filter\" \
-                     or a status from 400 to 599, such as \"402\""
+                    "has {text:?}; write \"transient\", \"no_credit\", \"no_model\", \"content_filter\", \
+                     \"budget\" or a status from 400 to 599, such as \"402\""
                 )
             }),
         }

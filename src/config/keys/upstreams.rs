@@ -87,8 +87,8 @@ pub(in crate::config) const ROUTES: Section = Section {
         /// may pass a caller's credential to another upstream.
         fallback = ["qwen3:8b"], List("models"), NextRequest;
         /// Failures after which they are tried: "transient" (no answer, 408, 409, 429, 5xx), which
-        /// is the default, a status such as "402" or "413", "no_credit", "no_model" or
-        /// "content_filter".
+        /// is the default, a status such as "402" or "413", "no_credit", "no_model",
+        /// "content_filter" or "budget" (one has no room for the model).
         fallback_on = ["transient"], List("causes"), NextRequest;
         /// Model to use if a conversation cannot be made to fit.
         larger = "qwen3:32b", Text("text"), MovesCompactions;

@@ -3,6 +3,8 @@
 
 use super::setting::{Play, Up, failing, memory, question, rows, said, send, status, weir};
 use crate::server::harness::{Weir, ask};
+use weir_store::budget::{Budget, BudgetId};
+use weir_store::now_ms;
 
 /// Configures a chain with these causes.
 fn chain(causes: &str) -> String {
@@ -76,6 +78,29 @@ async fn a_route_says_which_failures_lead_to_its_fallbacks() {
         ask(weir.address, request).await;
         let has_cause = causes.contains("402") || causes.contains("no_credit");
         assert_eq!((a.seen().len(), b.seen().len()), (1, usize::from(has_cause)), "{causes}");
+    }
+}
+
+#[tokio::test]
+async fn a_spent_budget_leads_to_a_fallback_if_the_route_says_so() {
+    for (causes, is_replaced) in [
+        ("", false),
+        (r#"fallback_on = ["budget"]"#, true),
+        (r#"fallback_on = ["transient", "budget"]"#, true),
+    ] {
+        let (a, b, store) = (Up::start("a").await, Up::start("b").await, memory());
+        let id = BudgetId::parse("model:gpt-4o/usd/month").expect("a budget");
+        let budget = Budget { id, limit: 1, warn_permille: None };
+        store.set_budget(budget, now_ms()).await.expect("it can be set");
+        let ups = [("a", a.url()), ("b", b.url())];
+        let weir = weir(&store, &chain(causes), &ups).await;
+        let answer = send(&weir, &question("gpt-4o")).await;
+        let asked = (a.seen().len(), b.seen().len());
+        assert_eq!(asked, (0, usize::from(is_replaced)), "{causes}: {answer:?}");
+        match is_replaced {
+            true => assert_eq!(rows(&store, &ups).await.len(), 1),
+            false => assert_eq!(answer.status(), 429, "{causes}"),
+        }
     }
 }
 
