@@ -1,12 +1,18 @@
 //! Beginning of an answer: read before its head is passed on, so that an answer that failed before its
 //! first content can be replaced. Decides nothing about attempts.
 
+use std::time::Duration;
+
 use http::HeaderValue;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::{AnswerError, Inbound, SendError};
 use weir_engine::wire::usage::{MAX_OPENING_BYTES, Opening, Verdict};
+
+/// Maximum time for which the beginning of an answer is held back. Reasoning models announce an answer long
+/// before its content, and callers give up on a head that does not come.
+const MAX_HELD: Duration = Duration::from_secs(30);
 
 impl Inbound {
     /// Reads an answer until it has begun or failed, and records a failure. An answer without content and
@@ -18,13 +24,22 @@ impl Inbound {
         let content_type = self.headers.get(CONTENT_TYPE).map(HeaderValue::to_str);
         let mut opening = Opening::new(content_type.and_then(Result::ok));
         let mut fed_bytes = 0;
-        let is_open = |seen: &[u8]| {
+        let mut is_open = |seen: &[u8]| {
             opening.feed(&seen[fed_bytes..]);
             fed_bytes = seen.len();
             opening.is_over()
         };
-        let reading = self.body.peek_until(MAX_OPENING_BYTES, is_open);
-        let is_late = timeout_at(self.begins_by, reading).await.is_err();
+        // What has come of an answer is held for a while; an answer of which nothing has come is waited for.
+        let held_by = self.begins_by.min(Instant::now() + MAX_HELD);
+        let reading = self.body.peek_until(MAX_OPENING_BYTES, &mut is_open);
+        let mut is_late = timeout_at(held_by, reading).await.is_err();
+        if is_late && held_by < self.begins_by {
+            if !self.body.seen().is_empty() {
+                return Ok(());
+            }
+            let reading = self.body.peek_until(MAX_OPENING_BYTES, |seen| !seen.is_empty());
+            is_late = timeout_at(self.begins_by, reading).await.is_err();
+        }
         let is_whole = self.body.is_seen_whole();
         let seen = self.body.seen();
         if !opening.is_over() && !is_whole && self.body.cut().is_none() {
