@@ -10,7 +10,7 @@ use super::summary::{Space, Summaries, Summary};
 use crate::compact::excerpt;
 use crate::compact::excerpt::lines::Asked;
 use crate::compact::excerpt::weight::Lexicon;
-use crate::compact::message::clip::{Clipped, Lines, clip_arguments};
+use crate::compact::message::clip::{Arguments, Clipped, Lines};
 use crate::compact::message::measure::{Fact, Measure};
 use crate::compact::message::reading::Reading;
 use crate::compact::survival;
@@ -117,11 +117,22 @@ pub struct RequestSource<'a> {
     read_many: Option<&'a ReadMany<'a>>,
     lexicon: RefCell<Rc<Lexicon>>,
     notes: RefCell<VecDeque<(Arc<str>, Arc<Reading>)>>,
+    /// Lines of texts, by message and those that ask for it; the oldest first.
+    lines: RefCell<VecDeque<(Clipping, Rc<Lines<'a>>)>>,
+    /// Arguments of calls by message; the oldest first.
+    arguments: RefCell<VecDeque<(usize, Rc<[Option<Arguments>]>)>>,
     summaries: Option<Summaries<'a>>,
 }
 
+/// A message whose texts are clipped, and those that ask for it.
+type Clipping = (usize, Vec<usize>);
+
 /// Number of note readings kept.
 const NOTES: usize = 64;
+/// Maximum number of lines kept, of all texts together, except those of the last text; and number of
+/// messages whose arguments are kept. A compaction clips a message to one size after the other.
+const MOST_LINES: usize = 1 << 18;
+const MOST_ARGUMENTS: usize = 256;
 
 impl<'a> RequestSource<'a> {
     pub fn new(protocol: Protocol, messages: &'a [&'a str], encoding: Encoding) -> Self {
@@ -134,6 +145,8 @@ impl<'a> RequestSource<'a> {
             read_many: None,
             lexicon: RefCell::default(),
             notes: RefCell::default(),
+            lines: RefCell::default(),
+            arguments: RefCell::default(),
             summaries: None,
         }
     }
@@ -164,6 +177,46 @@ impl<'a> RequestSource<'a> {
         }
     }
 
+    /// Returns the lines of a message's texts, counted once for all sizes that they are clipped to; `None`
+    /// if it cannot be read.
+    fn lines(&self, message: usize, askers: &[usize]) -> Option<Rc<Lines<'a>>> {
+        let mut kept = self.lines.borrow_mut();
+        if let Some((_, lines)) = kept.iter().find(|(own, _)| own.0 == message && own.1 == askers) {
+            return Some(Rc::clone(lines));
+        }
+        let raw: &'a str = self.messages[message];
+        let read = self.protocol.read_message(raw).ok()?;
+        let texts = read.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default());
+        let texts = texts.collect();
+        let mut asked = Asked::default();
+        askers.iter().for_each(|asker| asked.add(&self.reading(*asker).text));
+        let lines = Rc::new(Lines::of(self.encoding, texts, &asked));
+        let mut count = lines.count() + kept.iter().map(|(_, lines)| lines.count()).sum::<usize>();
+        while count > MOST_LINES
+            && let Some((_, oldest)) = kept.pop_front()
+        {
+            count -= oldest.count();
+        }
+        kept.push_back(((message, askers.to_vec()), Rc::clone(&lines)));
+        Some(lines)
+    }
+
+    /// Returns the arguments of a message's calls, likewise.
+    fn arguments(&self, message: usize) -> Option<Rc<[Option<Arguments>]>> {
+        let mut kept = self.arguments.borrow_mut();
+        if let Some((_, arguments)) = kept.iter().find(|(own, _)| *own == message) {
+            return Some(Rc::clone(arguments));
+        }
+        let read = self.message(message)?;
+        let arguments = read.arguments().map(|raw| Arguments::of(self.encoding, raw)).collect();
+        if kept.len() == MOST_ARGUMENTS {
+            kept.pop_front();
+        }
+        let arguments: Rc<[Option<Arguments>]> = arguments;
+        kept.push_back((message, Rc::clone(&arguments)));
+        Some(arguments)
+    }
+
     fn whole_reading(&self, message: usize) -> Arc<Reading> {
         if let Some(Some(known)) = self.readings.borrow().get(message) {
             return Arc::clone(known);
@@ -178,21 +231,16 @@ impl<'a> RequestSource<'a> {
 
 impl Source for RequestSource<'_> {
     fn clip(&self, message: usize, level_tokens: u64, askers: &[usize]) -> Clipped {
-        let Ok(message) = self.protocol.read_message(self.messages[message]) else {
-            return Clipped { cuts: Vec::new(), text_tokens: 0 };
-        };
-        let texts: Vec<_> =
-            message.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
-        let mut asked = Asked::default();
-        askers.iter().for_each(|asker| asked.add(&self.reading(*asker).text));
-        let texts = texts.iter().map(AsRef::as_ref).collect();
-        Lines::of(self.encoding, texts, &asked).clip(level_tokens)
+        match self.lines(message, askers) {
+            Some(lines) => lines.clip(level_tokens),
+            None => Clipped { cuts: Vec::new(), text_tokens: 0 },
+        }
     }
 
     fn clip_arguments(&self, message: usize, level_tokens: u64) -> Option<Edit> {
-        let message = self.message(message)?;
-        let clipped = |raw| clip_arguments(self.encoding, raw, level_tokens);
-        let texts: Vec<Option<String>> = message.arguments().map(clipped).collect();
+        let arguments = self.arguments(message)?;
+        let clipped = |own: &Option<Arguments>| own.as_ref()?.clip(level_tokens);
+        let texts: Vec<Option<String>> = arguments.iter().map(clipped).collect();
         texts.iter().any(Option::is_some).then_some(Edit::Arguments(texts))
     }
 

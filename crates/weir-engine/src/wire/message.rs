@@ -191,10 +191,10 @@ impl<'a> Message<'a> {
     }
 
     /// Returns the content's texts, as JSON strings, in order; a plain string is one text.
-    pub fn texts(&self) -> Vec<&str> {
+    pub fn texts(&self) -> Vec<&'a str> {
         match &self.content {
             Content::None => Vec::new(),
-            Content::Text(raw) => vec![raw],
+            Content::Text(raw) => vec![*raw],
             Content::Parts(parts) => parts
                 .iter()
                 .filter_map(|part| match part {

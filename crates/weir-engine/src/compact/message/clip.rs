@@ -1,5 +1,7 @@
 //! Clipping, the last resort: texts keep head, tail and the lines between that stand out.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use super::units::units;
@@ -69,7 +71,7 @@ impl Clipped {
 /// Lines of a message's texts, each with its size. Made once, however often they are clipped.
 pub(crate) struct Lines<'a> {
     encoding: Encoding,
-    texts: Vec<&'a str>,
+    texts: Vec<Cow<'a, str>>,
     /// Size of each text.
     sizes: Vec<u64>,
     lines: Vec<Line>,
@@ -87,7 +89,7 @@ struct Line {
 
 impl<'a> Lines<'a> {
     /// Splits `texts`, which answer what is `asked`, into lines.
-    pub(crate) fn of(encoding: Encoding, texts: Vec<&'a str>, asked: &Asked) -> Self {
+    pub(crate) fn of(encoding: Encoding, texts: Vec<Cow<'a, str>>, asked: &Asked) -> Self {
         let (mut sizes, mut lines) = (Vec::new(), Vec::new());
         for (text, said) in texts.iter().enumerate() {
             sizes.push(price(encoding, said, text, units(said), &mut lines));
@@ -96,6 +98,11 @@ impl<'a> Lines<'a> {
             lines.iter().map(|line: &Line| &texts[line.text][line.span.clone()]).collect();
         let outstanding = outstanding(&said, asked);
         Self { encoding, texts, sizes, lines, outstanding }
+    }
+
+    /// Returns the number of lines, by which its memory grows more than by the texts.
+    pub(crate) fn count(&self) -> usize {
+        self.lines.len()
     }
 
     /// Clips the texts to at most `level_tokens` in total, or to a marker if that is more.
@@ -177,7 +184,7 @@ impl<'a> Lines<'a> {
     /// Adds a piece behind the others, to the last one if only white space stands between, or if they
     /// overlap: head and tail may meet in one line.
     fn join(&self, spans: &mut Vec<(usize, Range<usize>)>, text: usize, span: Range<usize>) {
-        let said = self.texts[text];
+        let said = &self.texts[text];
         match spans.last_mut() {
             Some((own, last))
                 if *own == text
@@ -207,7 +214,7 @@ impl<'a> Lines<'a> {
                 return Filled { left, part: None };
             }
             let bytes = (span.len() as f64 * left / tokens) as usize;
-            let said = self.texts[*text];
+            let said = &self.texts[*text];
             let part = match is_tail {
                 true => said.ceil_char_boundary(span.end - bytes)..said.len().min(span.end),
                 false => span.start..said.floor_char_boundary(span.start + bytes),
@@ -281,13 +288,17 @@ fn price(
     let first = lines.len();
     let ends: Vec<usize> =
         spans.iter().skip(1).map(|span| span.start).chain([said.len()]).collect();
-    let (mut from, mut start) = (first, 0);
+    let (mut from, mut start, mut whole_tokens) = (first, 0, None);
     for (span, end) in spans.into_iter().zip(ends) {
         lines.push(Line { text, span, tokens: 0.0 });
         if end - start < PRICED_BYTES && end < said.len() {
             continue;
         }
-        let tokens = encoding.count(&said[start..end]) as f64;
+        let own_tokens = encoding.count(&said[start..end]);
+        if (start, end) == (0, said.len()) {
+            whole_tokens = Some(own_tokens);
+        }
+        let tokens = own_tokens as f64;
         let per_byte = tokens / (end - start).max(1) as f64;
         for line in from..lines.len() {
             let next = lines.get(line + 1).map_or(end, |next| next.span.start);
@@ -296,55 +307,95 @@ fn price(
         }
         (from, start) = (lines.len(), end);
     }
-    encoding.count(said)
+    whole_tokens.unwrap_or_else(|| encoding.count(said))
 }
-/// Clips the arguments of a call, given as JSON text, to about `level_tokens`. `None` if they are
-/// small enough, are neither a string nor an object, or would not become shorter.
-///
-/// JSON arguments stay JSON with the same members: long texts in them are clipped, the longest
-/// first. Other arguments are one text.
-pub(crate) fn clip_arguments(
+
+/// Arguments of a call, given as JSON text. Counted at most once, however often they are clipped.
+pub(crate) struct Arguments {
     encoding: Encoding,
-    arguments: &str,
-    level_tokens: u64,
-) -> Option<String> {
-    let text = arguments_text(arguments)?;
-    let whole_tokens = encoding.count(&text);
-    if whole_tokens <= level_tokens {
-        return None;
+    text: String,
+    whole_tokens: u64,
+    parts: OnceCell<Parts>,
+}
+
+/// Texts in arguments that may be clipped.
+enum Parts {
+    /// Arguments that are no JSON are one text.
+    Whole(Lines<'static>),
+    /// Strings of JSON arguments: the literals with their sizes, and the lines of those that may be
+    /// clipped, by their place among the literals.
+    Strings { literals: Vec<Range<usize>>, sizes: Vec<u64>, long: Vec<(usize, Lines<'static>)> },
+}
+
+impl Arguments {
+    /// Counts `arguments`; `None` if they are neither a string nor an object.
+    pub(crate) fn of(encoding: Encoding, arguments: &str) -> Option<Self> {
+        let text = String::from(arguments_text(arguments)?);
+        let whole_tokens = encoding.count(&text);
+        Some(Self { encoding, text, whole_tokens, parts: OnceCell::new() })
     }
-    let mut walk = Walk::new(&text);
-    let is_json = walk.value().is_some() && walk.peek().is_none();
-    if !is_json {
-        let clip = Lines::of(encoding, vec![&text], &Asked::default()).clip(level_tokens);
-        return (clip.text_tokens < whole_tokens).then(|| clip.applied(&text));
+
+    fn parts(&self) -> &Parts {
+        let lines = |text: &str| {
+            Lines::of(self.encoding, vec![Cow::Owned(text.to_owned())], &Asked::default())
+        };
+        self.parts.get_or_init(|| {
+            let mut walk = Walk::new(&self.text);
+            let is_json = walk.value().is_some() && walk.peek().is_none();
+            if !is_json {
+                return Parts::Whole(lines(&self.text));
+            }
+            let strings = json::value_strings(&self.text);
+            let count = |raw: &&str| self.encoding.count(&raw[1..raw.len() - 1]);
+            let sizes: Vec<u64> = strings.iter().map(count).collect();
+            let long = strings.iter().zip(&sizes).enumerate();
+            let long = long.filter(|(_, (_, size))| **size > MARKER_TOKENS);
+            let long =
+                long.map(|(nth, (raw, _))| (nth, lines(&json::string(raw).unwrap_or_default())));
+            let long = long.collect();
+            let start = self.text.as_ptr() as usize;
+            let place = |raw: &&str| {
+                let at = raw.as_ptr() as usize - start;
+                at..at + raw.len()
+            };
+            Parts::Strings { literals: strings.iter().map(place).collect(), sizes, long }
+        })
     }
-    let literals = json::value_strings(&text);
-    let sizes: Vec<u64> =
-        literals.iter().map(|raw| encoding.count(&raw[1..raw.len() - 1])).collect();
-    let values: Vec<_> = literals.iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
-    let is_long = |nth: &usize| sizes[*nth] > MARKER_TOKENS;
-    let long: Vec<(usize, Lines<'_>)> = (0..values.len())
-        .filter(is_long)
-        .map(|nth| (nth, Lines::of(encoding, vec![&values[nth]], &Asked::default())))
-        .collect();
-    let fixed_tokens = whole_tokens.saturating_sub(sizes.iter().sum());
-    let mut most_tokens = even_share(&sizes, level_tokens.saturating_sub(fixed_tokens));
-    let mut best: Option<(u64, String)> = None;
-    for _ in 0..MAX_ROUNDS {
-        most_tokens = most_tokens.max(MARKER_TOKENS);
-        let short = with_short_strings(&text, &literals, &long, most_tokens);
-        let tokens = encoding.count(&short);
-        if best.as_ref().is_none_or(|(least, _)| tokens < *least) {
-            best = Some((tokens, short));
+
+    /// Clips them to about `level_tokens`. `None` if they are small enough or would not become shorter.
+    ///
+    /// JSON arguments stay JSON with the same members: long texts in them are clipped, the longest
+    /// first.
+    pub(crate) fn clip(&self, level_tokens: u64) -> Option<String> {
+        if self.whole_tokens <= level_tokens {
+            return None;
         }
-        if tokens <= level_tokens || most_tokens == MARKER_TOKENS {
-            break;
+        let (literals, sizes, long) = match self.parts() {
+            Parts::Strings { literals, sizes, long } => (literals, sizes, long),
+            Parts::Whole(lines) => {
+                let clip = lines.clip(level_tokens);
+                let is_shorter = clip.text_tokens < self.whole_tokens;
+                return is_shorter.then(|| clip.applied(&self.text));
+            }
+        };
+        let fixed_tokens = self.whole_tokens.saturating_sub(sizes.iter().sum());
+        let mut most_tokens = even_share(sizes, level_tokens.saturating_sub(fixed_tokens));
+        let mut best: Option<(u64, String)> = None;
+        for _ in 0..MAX_ROUNDS {
+            most_tokens = most_tokens.max(MARKER_TOKENS);
+            let short = with_short_strings(&self.text, literals, long, most_tokens);
+            let tokens = self.encoding.count(&short);
+            if best.as_ref().is_none_or(|(least, _)| tokens < *least) {
+                best = Some((tokens, short));
+            }
+            if tokens <= level_tokens || most_tokens == MARKER_TOKENS {
+                break;
+            }
+            // Escapes and split tokens take more than their earlier count.
+            most_tokens -= most_tokens / 4;
         }
-        // Escapes and split tokens take more than their earlier count.
-        most_tokens -= most_tokens / 4;
+        best.filter(|(tokens, _)| *tokens < self.whole_tokens).map(|(_, short)| short)
     }
-    best.filter(|(tokens, _)| *tokens < whole_tokens).map(|(_, short)| short)
 }
 
 /// Returns the size that the largest of `sizes` must shrink to, so that all fit in `room` together.
@@ -366,21 +417,20 @@ pub(crate) fn even_share(sizes: &[u64], room: u64) -> u64 {
 /// those that may.
 fn with_short_strings(
     text: &str,
-    literals: &[&str],
+    literals: &[Range<usize>],
     long: &[(usize, Lines<'_>)],
     most_tokens: u64,
 ) -> String {
     let mut out = String::new();
     let mut written = 0;
     for (nth, lines) in long {
-        let (literal, clip) = (literals[*nth], lines.clip(most_tokens));
+        let (literal, clip) = (&literals[*nth], lines.clip(most_tokens));
         if clip.cuts[..] == [TextCut::Whole] {
             continue;
         }
-        let start = literal.as_ptr() as usize - text.as_ptr() as usize;
-        out.push_str(&text[written..=start]);
-        json::escape_into(&clip.applied(lines.texts[0]), &mut out);
-        written = start + literal.len() - 1;
+        out.push_str(&text[written..=literal.start]);
+        json::escape_into(&clip.applied(&lines.texts[0]), &mut out);
+        written = literal.end - 1;
     }
     out.push_str(&text[written..]);
     out
@@ -395,10 +445,14 @@ fn marker(left_out_bytes: usize, whole_bytes: usize, has_more: bool) -> String {
 mod tests {
     use super::*;
 
+    fn clip_arguments(encoding: Encoding, arguments: &str, level_tokens: u64) -> Option<String> {
+        Arguments::of(encoding, arguments)?.clip(level_tokens)
+    }
+
     const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
 
     fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: u64) -> Clipped {
-        let texts = texts.iter().map(AsRef::as_ref).collect();
+        let texts = texts.iter().map(|text| text.as_ref().into()).collect();
         Lines::of(encoding, texts, &Asked::default()).clip(level_tokens)
     }
 
