@@ -186,11 +186,11 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartErr
     };
     let renewal = server.renewal();
     let in_force = renewal.clone();
-    tokio::spawn(store_path::tend(
-        move || Arc::clone(in_force.proxy().journal()),
-        config.store.url.is_some(),
-    ));
-    tokio::spawn(events::watch_store(store.clone(), renewal.proxy().events().clone()));
+    let journal = move || Arc::clone(in_force.proxy().journal());
+    tokio::spawn(store_path::tend(journal.clone(), config.store.url.is_some()));
+    let is_redis_failing = move || journal().budgets().is_redis_failing();
+    let events = renewal.proxy().events().clone();
+    tokio::spawn(events::watch_store(store.clone(), is_redis_failing, events));
     let admins = admin.as_ref().map(Admin::renewal);
     startup.watch((renewal.clone(), address), admins, &config);
     let shutdown = server.shutdown();
@@ -225,12 +225,28 @@ pub(super) async fn proxy(
     store: &Store,
 ) -> Result<Proxy, StartError> {
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(StartError::Setup)?;
+    refuse_forgetful_budgets(config, store).await?;
     // Before anything new is written, so that bills are complete as soon as weir answers.
     proxy.journal().tend().await;
     for store in [Some(proxy.store()), proxy.originals().store()].into_iter().flatten() {
         tokio::spawn(store_path::sweep(store.clone()));
     }
     Ok(proxy)
+}
+
+/// Refuses to enforce budgets without records of what was spent, if a setting demands to fail closed;
+/// else warns: each start makes all budgets whole again.
+async fn refuse_forgetful_budgets(config: &Config, store: &Store) -> Result<(), StartError> {
+    let forgets = !config.ledger.enabled
+        && store.budgets().await.is_ok_and(|(_, budgets)| !budgets.is_empty());
+    if !forgets {
+        return Ok(());
+    }
+    if config.fails_closed() {
+        return Err(StartError::Forgetful);
+    }
+    tracing::warn!(target: "weir::budget", "{}", StartError::Forgetful);
+    Ok(())
 }
 
 /// Binds a server to the configured address.

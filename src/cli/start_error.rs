@@ -35,11 +35,15 @@ pub(super) enum StartError {
     Store(#[source] UnusableStore),
     #[error("no store is available: {0}")]
     Setup(#[source] SetupError),
-    /// Without its keys weir could not identify anyone.
+    /// Budgets whose spending is not recorded.
     #[error(
-        "with auth.mode = \"keys\" a store is required, since it holds the keys: {0}. Name a \
-         writable file with --store FILE (store.path), or a PostgreSQL server (store.url)"
+        "the store has budgets, but ledger.enabled is false: nothing that is spent is recorded, so each \
+         start makes all budgets whole again. Set ledger.enabled = true, or remove the budgets with \
+         `weir budgets remove`"
     )]
+    Forgetful,
+    /// Without its keys weir could not identify anyone.
+    #[error("with auth.mode = \"keys\" a store is required, since it holds the keys: {0}")]
     Keys(#[source] UnusableStore),
     /// `shown` is the path of the file, after a space; empty without one.
     #[error("admin.token_file:{shown} cannot be used: {source}")]

@@ -57,12 +57,14 @@ pub(super) fn given(value: String) -> [Flag; 2] {
     })
 }
 
-/// Reason why the store that the configuration names cannot be used.
+/// Reason why the store that the configuration names cannot be used, with what to do.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnusableStore {
-    #[error("no home folder is set in the environment")]
+    #[error(
+        "no home folder is set in the environment. Name a writable file with --store FILE (store.path)"
+    )]
     NoHome,
-    #[error("{} cannot be used ({source})", path.display())]
+    #[error("{} cannot be used ({source}). {}", path.display(), cure(source))]
     File { path: PathBuf, source: OpenError },
     #[error(transparent)]
     Memory(OpenError),
@@ -70,22 +72,55 @@ pub(super) enum UnusableStore {
     Server(#[source] OpenError),
 }
 
-/// Opens the store that `config` names. If a file cannot be used, weir warns and serves without it.
-/// If a shared server cannot be used, weir does not serve, since with its own store it would not
-/// share anything.
+impl UnusableStore {
+    /// Returns whether there is no store that could hold spending: neither file nor folder exists at its
+    /// path. A path that cannot be examined may have one.
+    fn is_missing(&self) -> bool {
+        match self {
+            Self::NoHome => true,
+            Self::File { path, .. } => matches!(path.try_exists(), Ok(false)),
+            Self::Memory(_) | Self::Server(_) => false,
+        }
+    }
+}
+
+/// Returns what makes a file usable that could not be opened.
+fn cure(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Newer { .. } => {
+            "Start the version of weir that wrote it, or a later one; or restore a backup of before \
+             (`weir backup`), or name another file with --store FILE (store.path)"
+        }
+        OpenError::Foreign => {
+            "If it was weir's, it is damaged: restore a backup. Else name another file with --store \
+             FILE (store.path)"
+        }
+        OpenError::Busy => {
+            "End the other process, or name another file with --store FILE (store.path)"
+        }
+        OpenError::Unusable { .. } | OpenError::System { .. } => {
+            "Make it a file that weir's user may read and write, restore a backup if it is damaged, or \
+             name a writable file with --store FILE (store.path)"
+        }
+    }
+}
+
+/// Opens the store that `config` names. Only a store that nobody configured and that does not exist
+/// gives way to memory, with a warning, and never if a setting demands to fail closed. Otherwise weir
+/// does not serve: an existing store may hold spent budgets, which memory would make whole again.
 pub(super) fn open(
     config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, UnusableStore> {
+    let may_be_missing = config.store.path.is_empty() && !config.fails_closed();
     match open_or_say(config, env) {
         Ok(store) => Ok(store),
-        Err(said) if config.store.url.is_some() => Err(said),
+        Err(said) if !(may_be_missing && said.is_missing()) => Err(said),
         Err(said) => {
             tracing::warn!(
                 target: "weir::store",
-                "keeping the store in memory, since {said}: its contents are lost when this process ends. \
-                 Name a writable file with --store FILE (store.path), or use --store {MEMORY} \
-                 if this is intended"
+                "keeping the store in memory: its contents, spending and budgets among them, are lost when \
+                 this process ends. Use --store {MEMORY} if this is intended. The reason: {said}"
             );
             Store::in_memory().map_err(UnusableStore::Memory)
         }

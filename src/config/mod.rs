@@ -101,6 +101,11 @@ impl Config {
         matching.map(|limit| limit.max_input_tokens).min()
     }
 
+    /// Returns whether requests are refused while they cannot be recorded or their budgets are unknown.
+    pub fn fails_closed(&self) -> bool {
+        [self.ledger.on_failure, self.budgets.on_failure].contains(&OnFailure::Closed)
+    }
+
     /// Returns everything but the shipped catalogue, to compare configurations by its text. Secrets
     /// print as stars.
     pub fn written(&self) -> impl fmt::Debug + '_ {

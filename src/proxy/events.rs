@@ -39,8 +39,8 @@ pub enum Event<'a> {
     Breaker { upstream: &'a str, is_open: bool },
     /// An upstream refused a request as too long.
     LimitLearned { upstream: &'a str, model: &'a str, limit_tokens: u64 },
-    /// The store cannot be written, or can again.
-    Store { is_failing: bool },
+    /// The store cannot be written, or can again; or the Redis that counts cannot be used.
+    Store { part: &'static str, is_failing: bool },
     /// A changed configuration was refused, for problems with these keys.
     ReloadRefused { keys: &'a [String] },
 }
@@ -53,8 +53,8 @@ impl Event<'_> {
             Self::Breaker { is_open: true, .. } => EventKind::BreakerOpened,
             Self::Breaker { is_open: false, .. } => EventKind::BreakerClosed,
             Self::LimitLearned { .. } => EventKind::LimitLearned,
-            Self::Store { is_failing: true } => EventKind::StoreFailing,
-            Self::Store { is_failing: false } => EventKind::StoreRecovered,
+            Self::Store { is_failing: true, .. } => EventKind::StoreFailing,
+            Self::Store { is_failing: false, .. } => EventKind::StoreRecovered,
             Self::ReloadRefused { .. } => EventKind::ReloadRefused,
         }
     }
@@ -70,7 +70,7 @@ impl Event<'_> {
             Self::LimitLearned { upstream, model, limit_tokens } => {
                 Some((format!("limit {upstream} {model}"), limit_tokens.to_string()))
             }
-            Self::Store { is_failing } => Some((STORE.to_owned(), is_failing.to_string())),
+            Self::Store { part, is_failing } => Some(((*part).to_owned(), is_failing.to_string())),
             Self::ReloadRefused { keys } => Some((RELOAD.to_owned(), keys.join(","))),
         }
     }
@@ -98,7 +98,7 @@ impl Event<'_> {
             Self::LimitLearned { upstream, model, limit_tokens } => {
                 json!({"upstream": upstream, "model": model, "limit_tokens": limit_tokens})
             }
-            Self::Store { .. } => json!({}),
+            Self::Store { part, .. } => json!({"part": part}),
             Self::ReloadRefused { keys } => {
                 let shown = &keys[..keys.len().min(MAX_KEYS)];
                 json!({"keys": shown, "problems": keys.len()})
@@ -107,8 +107,9 @@ impl Event<'_> {
     }
 }
 
-/// Subjects of events about the process as a whole.
-const STORE: &str = "store";
+/// Parts that events about the store are about.
+const PARTS: [&str; 2] = ["store", "redis"];
+/// Subject of events about the configuration.
 const RELOAD: &str = "reload";
 
 /// Numbers of events since the process started.
@@ -303,20 +304,24 @@ async fn post_all(
     }
 }
 
-/// Sends an event whenever the store begins to fail or recovers, until the runtime ends.
-pub async fn watch_store(store: Store, events: Events) {
+/// Sends an event whenever the store, or the Redis that counts, begins to fail or recovers, until the
+/// runtime ends.
+pub async fn watch_store(store: Store, is_redis_failing: impl Fn() -> bool, events: Events) {
     if !events.are_on() {
         return;
     }
-    let mut was_failing = false;
+    let mut were_failing = [false; PARTS.len()];
     let mut interval = tokio::time::interval(STORE_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
-        let is_failing = store.state() == State::Failing;
-        if is_failing != was_failing {
-            was_failing = is_failing;
-            events.send(&Event::Store { is_failing });
+        let are_failing = [store.state() == State::Failing, is_redis_failing()];
+        for ((part, was_failing), is_failing) in
+            PARTS.iter().zip(&mut were_failing).zip(are_failing)
+        {
+            if is_failing != std::mem::replace(was_failing, is_failing) {
+                events.send(&Event::Store { part, is_failing });
+            }
         }
     }
 }

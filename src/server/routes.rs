@@ -257,7 +257,11 @@ impl Routes {
                 let is_refused = self.state.is_refused.load(Ordering::Relaxed);
                 Some(reply::json(
                     StatusCode::OK,
-                    health::ready(self.proxy.store().state(), is_refused),
+                    health::ready(
+                        self.proxy.store().state(),
+                        self.proxy.journal().budgets().is_redis_failing(),
+                        is_refused,
+                    ),
                 ))
             }
             "/readyz" => {

@@ -190,7 +190,7 @@ async fn a_store_that_fails_is_reported() {
     accepted(serving.address, &mut upstream, ALICE, &conversation(20_000)).await;
     let (seen, _, event) = next(&mut hook).await;
     seen.answer(ACCEPTED);
-    assert_eq!(event["event"], "store_failing");
+    assert_eq!((&event["event"], &event["part"]), (&json!("store_failing"), &json!("store")));
 }
 
 #[tokio::test]

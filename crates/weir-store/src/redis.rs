@@ -2,15 +2,15 @@
 //! and atomic scripts. Scripts are opaque here. No message repeats the URL.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, Script};
 use serde_json::Value;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::StoreError;
 use crate::Secret;
@@ -20,6 +20,8 @@ use crate::Secret;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failure, so that requests do not each wait for an unreachable Redis.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Interval at which a failing server is asked to accept a write. Longer than the pause.
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A Redis client. Clones share one connection.
 #[derive(Clone)]
@@ -33,7 +35,9 @@ struct Inner {
     connection: Mutex<Option<(u64, MultiplexedConnection)>>,
     /// End of the pause; number of the next connection.
     pause: std::sync::Mutex<(Option<Instant>, u64)>,
-    is_unreachable: AtomicBool,
+    is_failing: AtomicBool,
+    /// Cause of the last failure that was logged.
+    logged: std::sync::Mutex<String>,
 }
 
 impl fmt::Debug for Redis {
@@ -56,7 +60,8 @@ impl Redis {
             timeout,
             connection: Mutex::default(),
             pause: std::sync::Mutex::default(),
-            is_unreachable: AtomicBool::new(false),
+            is_failing: AtomicBool::new(false),
+            logged: std::sync::Mutex::default(),
         })))
     }
 
@@ -73,10 +78,16 @@ impl Redis {
         format!("{}:{name}", self.0.tag)
     }
 
-    /// Pings the server.
+    /// Returns whether Redis is silent, or refuses to count.
+    pub fn is_failing(&self) -> bool {
+        self.0.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// Writes to the server, also while other calls pause: one that refuses writes may still answer to
+    /// reads.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        let nothing = Script::new("return {}");
-        self.run(&nothing, &self.key("reached"), &Value::Null).await.map(drop)
+        let write = Script::new("redis.call('SET', KEYS[1], '', 'PX', 1000) return {}");
+        self.call(&write, &self.key("reached"), &Value::Null).await.map(drop)
     }
 
     /// Runs a script with one key and one JSON argument.
@@ -86,10 +97,19 @@ impl Redis {
         key: &str,
         argument: &Value,
     ) -> Result<Vec<String>, StoreError> {
-        let deadline = Instant::now() + self.0.timeout;
         if self.is_paused() {
             return Err(unreachable());
         }
+        self.call(script, key, argument).await
+    }
+
+    async fn call(
+        &self,
+        script: &Script,
+        key: &str,
+        argument: &Value,
+    ) -> Result<Vec<String>, StoreError> {
+        let deadline = Instant::now() + self.0.timeout;
         let mut invocation = script.key(key);
         invocation.arg(argument.to_string());
         let mut number = None;
@@ -100,16 +120,20 @@ impl Redis {
         };
         match timeout_at(deadline, answer).await {
             Ok(Ok(reply)) => {
-                self.note_reachable();
+                // One that refuses writes is watched by a task.
+                if self.is_failing() {
+                    self.note_answer();
+                }
                 Ok(reply)
             }
-            Ok(Err(error)) if error.is_unrecoverable_error() || error.is_io_error() => {
-                self.note_unreachable(number).await;
+            // No script answers with an error of its own: a refusal, such as of the password, of
+            // writes or for lack of memory, counts nothing, as silence does.
+            Ok(Err(error)) => {
+                self.note_failing(number, error.code().unwrap_or_default());
                 Err(failed(&error))
             }
-            Ok(Err(error)) => Err(failed(&error)),
             Err(_) => {
-                self.note_unreachable(number).await;
+                self.note_failing(number, "");
                 Err(unreachable())
             }
         }
@@ -150,20 +174,47 @@ impl Redis {
         self.0.pause.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// Records an answer while the state is failing, which ends it if the server was silent.
+    fn note_answer(&self) {
+        self.pause().0 = None;
+        if self.logged().is_empty() {
+            self.note_reachable();
+        }
+    }
+
     fn note_reachable(&self) {
-        if self.0.is_unreachable.swap(false, Ordering::Relaxed) {
+        if self.0.is_failing.swap(false, Ordering::Relaxed) {
             self.pause().0 = None;
+            self.logged().clear();
             tracing::info!(target: "weir::redis", "Redis answers again");
         }
     }
 
-    /// Drops the connection that failed, if it is still the current one.
-    async fn note_unreachable(&self, number: Option<u64>) {
+    fn logged(&self) -> std::sync::MutexGuard<'_, String> {
+        self.0.logged.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Drops the connection that failed, if it is still the current one: the next one may lead to
+    /// another server, or use another password. `code` is the server's word for its refusal, or empty
+    /// if it did not answer. Warns once for each cause.
+    fn note_failing(&self, number: Option<u64>, code: &str) {
         self.pause().0 = Some(Instant::now() + PAUSE);
-        if !self.0.is_unreachable.swap(true, Ordering::Relaxed) {
+        let was_failing = self.0.is_failing.swap(true, Ordering::Relaxed);
+        let is_new = {
+            let mut logged = self.logged();
+            let is_new = !was_failing || *logged != code;
+            code.clone_into(&mut logged);
+            is_new
+        };
+        if !was_failing {
+            tokio::spawn(watch(Arc::downgrade(&self.0)));
+        }
+        if is_new {
             tracing::warn!(
                 target: "weir::redis",
-                "Redis does not answer; its counters are unavailable until it does"
+                "Redis {}; its counters are unavailable. Requests in budgets that are spent by the \
+                 store's records are refused; budgets.on_failure decides about the others",
+                trouble(code)
             );
         }
         if let Ok(mut connection) = self.0.connection.try_lock()
@@ -171,6 +222,42 @@ impl Redis {
         {
             *connection = None;
         }
+    }
+}
+
+/// Writes to a failing server until it accepts that.
+async fn watch(inner: Weak<Inner>) {
+    loop {
+        sleep(PROBE_INTERVAL).await;
+        let Some(redis) = inner.upgrade().map(Redis) else { return };
+        if !redis.is_failing() {
+            return;
+        }
+        if redis.ping().await.is_ok() {
+            redis.note_reachable();
+            return;
+        }
+    }
+}
+
+/// Returns what a server's word for a refusal means, and what to do.
+fn trouble(code: &str) -> String {
+    match code {
+        "" => "does not answer: check that it runs and that redis.url leads to it".to_owned(),
+        "NOAUTH" | "WRONGPASS" => {
+            format!("refuses the password ({code}): correct it in redis.url (WEIR_REDIS__URL)")
+        }
+        "NOPERM" => format!(
+            "denies its user a command or key ({code}): permit EVAL, EVALSHA and the keys of \
+             redis.key_prefix"
+        ),
+        "READONLY" => {
+            format!("is a replica ({code}): name the primary server in redis.url")
+        }
+        "OOM" => format!("has no memory left ({code}): raise its maxmemory, or free some of it"),
+        "MISCONF" => format!("cannot save to its disk and refuses writes ({code}): see its log"),
+        "LOADING" => format!("still loads its data ({code})"),
+        _ => format!("refuses commands ({code}): see its log"),
     }
 }
 

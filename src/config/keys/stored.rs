@@ -48,8 +48,8 @@ pub(in crate::config) const REDIS: Section = Section {
         /// Redis for shared counters of several weirs on one store: spent and held budgets, and
         /// each key's rate and concurrency. Write redis://:PASSWORD@HOST:6379, or rediss:// for
         /// TLS; empty counts in this weir alone. It is a secret: prefer `WEIR_REDIS__URL`. While it
-        /// is unreachable, each weir limits keys by itself, and budgets follow
-        /// `budgets.on_failure`.
+        /// is silent or refuses, each weir limits keys by itself; budgets that are spent by the
+        /// store's records stay spent, and `budgets.on_failure` decides about the others.
         url = "", Text("URL"), Restart;
         /// Prefix of all keys in it.
         key_prefix = "weir", Text("text"), Restart;

@@ -78,8 +78,20 @@ impl InRedis {
 
     /// Returns an instance that connects to Redis at `url`.
     pub fn instance_at(&self, url: &str) -> Counters {
-        let timeout = Duration::from_secs(2);
-        let redis = Redis::new(url, &self.prefix.name, timeout).expect("an address");
+        self.on_redis(self.redis_at(url))
+    }
+
+    /// Returns an instance with its connection.
+    pub fn watched_instance(&self) -> (Redis, Counters) {
+        let redis = self.redis_at(&self.server.url);
+        (redis.clone(), self.on_redis(redis))
+    }
+
+    fn redis_at(&self, url: &str) -> Redis {
+        Redis::new(url, &self.prefix.name, Duration::from_secs(2)).expect("an address")
+    }
+
+    fn on_redis(&self, redis: Redis) -> Counters {
         Counters::in_redis(redis, self.store(), TimeZone::UTC, self.options)
     }
 }

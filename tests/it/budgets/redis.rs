@@ -165,6 +165,63 @@ async fn a_redis_that_is_away_is_told_when_it_is_back() {
     until(&counters, &budget, (7, 0)).await;
 }
 
+/// A Redis that refuses counts nothing, as one that is silent; spending on record stays spent.
+#[tokio::test]
+#[ignore = "needs Redis"]
+async fn what_is_spent_on_record_stays_spent_while_redis_refuses() {
+    type Row =
+        (&'static str, &'static [&'static [&'static str]], &'static [&'static [&'static str]]);
+    let rows: [Row; 4] = [
+        (
+            "NOAUTH",
+            &[
+                &["CONFIG", "SET", "requirepass", "another"],
+                &["CLIENT", "KILL", "SKIPME", "yes", "TYPE", "normal"],
+            ],
+            &[&["CONFIG", "SET", "requirepass", ""]],
+        ),
+        ("READONLY", &[&["REPLICAOF", "127.0.0.1", "1"]], &[&["REPLICAOF", "NO", "ONE"]]),
+        ("OOM", &[&["CONFIG", "SET", "maxmemory", "1"]], &[&["CONFIG", "SET", "maxmemory", "0"]]),
+        (
+            "NOPERM",
+            &[&["ACL", "SETUSER", "default", "-@scripting"]],
+            &[&["ACL", "SETUSER", "default", "+@all"]],
+        ),
+    ];
+    for (code, refuse, mend) in rows {
+        let server = Server::own();
+        let place = InRedis::on(server);
+        let (redis, counters) = place.watched_instance();
+        let (spent, roomy) = (budget("all/tokens/total", 100), budget("team:t/tokens/day", 1000));
+        let now = now_ms();
+        write_down(&place.store(), intent(id_at(now), now), 100).await;
+        assert_eq!(figures(&counters, &spent).await, (100, 0), "{code}");
+        let mut operator = place.server.operator();
+        let order = |operator: &mut redis::Connection, orders: &[&[&str]]| {
+            for words in orders {
+                let mut order = redis::cmd(words[0]);
+                order.arg(&words[1..]).exec(operator).expect("it does so");
+            }
+        };
+        order(&mut operator, refuse);
+        let both = [roomy.clone(), spent.clone()];
+        let refused = take(&counters, &both, 1).await.expect_err("it is spent on record");
+        let NoRoom::Exhausted(status) = refused else { panic!("{code}: {refused:?}") };
+        assert_eq!(status.budget.id, spent.budget.id, "{code}");
+        let unknown =
+            take(&counters, std::slice::from_ref(&roomy), 1).await.expect_err("nobody counts");
+        assert!(matches!(unknown, NoRoom::Store(_)), "{code}: {unknown:?}");
+        assert!(redis.is_failing(), "{code}");
+        // Reads may succeed, and do not end the state.
+        let _ = counters.statuses(vec![roomy.clone()], now_ms()).await;
+        assert!(redis.is_failing(), "{code}");
+        order(&mut operator, mend);
+        let failing = async || redis.is_failing();
+        eventually(LONG, failing, |is_failing| !*is_failing).await;
+        until(&counters, &roomy, (100, 0)).await;
+    }
+}
+
 #[tokio::test]
 #[ignore = "needs Redis"]
 async fn leases_that_a_redis_has_lost_are_held_once() {

@@ -101,6 +101,11 @@ impl Server {
         cmd("KEYS").arg("*:lease:*").query(connection).expect("it can be read")
     }
 
+    /// Returns a connection that stays, to change the server's settings.
+    pub fn operator(&self) -> redis::Connection {
+        self.connection()
+    }
+
     fn connection(&self) -> redis::Connection {
         assert!(self.own.is_some(), "others may use it");
         let client = Client::open(&*self.url).expect("an address");

@@ -2,7 +2,7 @@
 //! and between processes.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use weir::config::{Config, Originals};
@@ -288,23 +288,105 @@ async fn two_processes_share_a_file() {
     }
 }
 
-#[tokio::test]
-async fn without_a_file_it_warns_and_serves() {
-    let mut upstream = Upstream::start().await;
-    let folder = Folder::new();
+/// A start that ends: its exit code and what it printed.
+fn ended_start(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().expect("weir can be started");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Makes files that exist and cannot be used: the name of each, and words of its cause and its cure.
+fn unusable_files(folder: &Folder) -> Vec<(PathBuf, [&'static str; 2])> {
     std::fs::create_dir(folder.file("folder")).expect("the folder can be written");
     std::fs::write(folder.file("file"), "").expect("the folder can be written");
-    let messages = conversation(60);
-    for path in [folder.file("file/weir.db"), "/proc/weir/weir.db".into(), folder.file("folder")] {
-        let serving = process(&upstream, &path, "store");
-        let said = &serving.greeting;
-        assert!(said.contains("keeping the store in memory"), "{said}");
-        assert!(said.contains("--store"), "{said}");
-        let ready = ask(serving.address, bare("GET", "/readyz", "")).await;
-        assert_eq!(ready.body, br#"{"status":"ready","store":"memory"}"#);
-        let (left_out, _) = accepted(serving.address, &mut upstream, ALICE, &messages).await;
-        assert_eq!(original(serving.address, ALICE, left_out[0]).await.status(), 200);
+    let sound = folder.file("sound.db");
+    drop(Store::open(&sound).expect("the file can be written"));
+    let whole = std::fs::read(&sound).expect("it is there");
+    let changed = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = whole.clone();
+        change(&mut bytes);
+        std::fs::write(folder.file(name), bytes).expect("the folder can be written");
+        folder.file(name)
+    };
+    // `user_version` in the header of a SQLite file.
+    let later =
+        changed("later.db", &|bytes| bytes[60..64].copy_from_slice(&9999_u32.to_be_bytes()));
+    let foreign = changed("foreign.db", &|bytes| bytes[..16].fill(b'x'));
+    let torn = changed("torn.db", &|bytes| bytes[100..4096].fill(0xff));
+    vec![
+        (later, ["a later version of weir", "Start the version of weir that wrote it"]),
+        (foreign, ["not weir's", "restore a backup"]),
+        (torn, ["malformed", "restore a backup"]),
+        (folder.file("folder"), ["it is not a file", "--store"]),
+        (folder.file("file/weir.db"), ["cannot be used", "--store"]),
+        ("/proc/weir/weir.db".into(), ["cannot be used", "--store"]),
+    ]
+}
+
+#[test]
+fn a_store_that_cannot_be_used_ends_the_start_with_cause_and_cure() {
+    let folder = Folder::new();
+    for (path, words) in unusable_files(&folder) {
+        let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--store"]);
+        let (code, said) = ended_start(command.arg(&path));
+        assert_eq!(code, Some(1), "{path:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?} in {said}");
     }
+    // The file that nobody configured, if it exists.
+    let (folder, state) = (Folder::new(), Folder::new());
+    let (later, words) = unusable_files(&folder).swap_remove(0);
+    std::fs::create_dir(state.file("weir")).expect("the folder can be written");
+    std::fs::copy(later, state.file("weir/weir.db")).expect("it can be copied");
+    let mut command = weir(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env_remove("WEIR_STORE__PATH").env("XDG_STATE_HOME", state.file(""));
+    let (code, said) = ended_start(&mut command);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(words[0]), "{said}");
+}
+
+#[tokio::test]
+async fn a_store_that_nobody_configured_and_that_is_missing_gives_way_to_memory() {
+    let mut upstream = Upstream::start().await;
+    let url = format!("http://{}/v1", upstream.address);
+    let start = || {
+        let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--upstream", &url]);
+        command
+            .env_remove("WEIR_STORE__PATH")
+            .env("XDG_STATE_HOME", "/proc")
+            .env("WEIR_CONTEXT__ORIGINALS", "store");
+        command
+    };
+    let serving = Serving::run(&mut start());
+    let said = &serving.greeting;
+    assert!(said.contains("keeping the store in memory"), "{said}");
+    assert!(said.contains("--store"), "{said}");
+    let ready = ask(serving.address, bare("GET", "/readyz", "")).await;
+    assert_eq!(ready.body, br#"{"status":"ready","store":"memory"}"#);
+    let messages = conversation(60);
+    let (left_out, _) = accepted(serving.address, &mut upstream, ALICE, &messages).await;
+    assert_eq!(original(serving.address, ALICE, left_out[0]).await.status(), 200);
+    for key in ["WEIR_LEDGER__ON_FAILURE", "WEIR_BUDGETS__ON_FAILURE"] {
+        let (code, said) = ended_start(start().env(key, "closed"));
+        assert_eq!(code, Some(1), "{key}: {said}");
+    }
+}
+
+#[test]
+fn budgets_without_records_are_said_or_refused() {
+    let folder = Folder::new();
+    let store = folder.path("weir.db");
+    let set = ["budgets", "set", "all", "--usd", "1", "--per", "total", "--store", &store];
+    assert!(weir(&set).output().expect("weir can be started").status.success());
+    let start = || {
+        let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--store", &store]);
+        command.env("WEIR_LEDGER__ENABLED", "false");
+        command
+    };
+    let serving = Serving::run(&mut start());
+    assert!(serving.greeting.contains("makes all budgets whole again"), "{}", serving.greeting);
+    drop(serving);
+    let (code, said) = ended_start(start().env("WEIR_BUDGETS__ON_FAILURE", "closed"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("weir budgets remove"), "{said}");
 }
 
 #[tokio::test]

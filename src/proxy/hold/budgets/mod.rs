@@ -40,6 +40,8 @@ pub struct Budgets {
     config: Arc<Config>,
     budget_cache: BudgetCache,
     counters: Counters,
+    /// `None` if they are counted in this process.
+    redis: Option<Redis>,
     store: Store,
     /// Usual output of a model, by tenant: one tenant's answers do not change the amount held for
     /// another's.
@@ -143,7 +145,7 @@ impl Budgets {
     /// alerts are sent as `events`.
     pub fn new(config: Arc<Config>, store: &Store, redis: Option<Redis>, events: Events) -> Self {
         let (zone, store) = (config.budgets.time_zone.clone(), store.clone());
-        let counters = match redis {
+        let counters = match redis.clone() {
             Some(redis) => Counters::in_redis(redis, store.clone(), zone, RedisOptions::default()),
             None => Counters::in_memory(store.clone(), zone),
         };
@@ -151,6 +153,7 @@ impl Budgets {
             budget_cache: BudgetCache::new(store.clone()),
             store,
             counters,
+            redis,
             outputs: Cache::new(MAX_OUTPUTS),
             alerts: Alerts::new(events),
             config,
@@ -273,6 +276,11 @@ impl Budgets {
         }
     }
 
+    /// Returns whether the Redis that counts is silent or refuses.
+    pub fn is_redis_failing(&self) -> bool {
+        self.redis.as_ref().is_some_and(Redis::is_failing)
+    }
+
     /// Settles requests that other processes have settled in the journal.
     pub async fn follow(&self) -> Result<(), StoreError> {
         self.counters.follow().await
@@ -331,7 +339,10 @@ impl Budgets {
 
     /// Refuses a request if the state of its budgets is unknown and the configuration requires it.
     fn unknown(&self, error: &StoreError) -> Result<(), ProxyError> {
-        tracing::warn!(target: "weir::budget", %error, "cannot read the state of budgets");
+        // Redis has one warning for its state.
+        if !self.is_redis_failing() {
+            tracing::warn!(target: "weir::budget", %error, "cannot read the state of budgets");
+        }
         if self.config.budgets.on_failure == OnFailure::Open {
             return Ok(());
         }

@@ -46,6 +46,7 @@ use super::super::budgets::Applied;
 use super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::redis::Redis;
 use super::super::{Store, StoreError};
+use super::memory::Memory;
 use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::Count;
 use crate::budget::hold::{Share, decide};
@@ -95,6 +96,8 @@ pub(super) struct RedisCounters {
     /// Key of the generation.
     key: String,
     store: Store,
+    /// Copies of the journal's totals, for when Redis cannot be used.
+    recorded: Memory,
     zone: TimeZone,
     options: Options,
     state: Mutex<State>,
@@ -136,6 +139,7 @@ impl RedisCounters {
         let counts = Arc::new(Self {
             key: redis.key("budgets"),
             redis,
+            recorded: Memory::new(store.clone(), zone.clone()),
             store,
             zone,
             options,
@@ -213,9 +217,34 @@ impl RedisCounters {
     }
 
     pub(super) async fn reserve(self: &Arc<Self>, wanted: Reservation, owner: Owner) -> Answer {
+        match self.try_reserve(&wanted, &owner).await {
+            Err(NoRoom::Store(error)) => {
+                Err(self.spent_on_record(&wanted).await.unwrap_or(NoRoom::Store(error)))
+            }
+            answer => answer,
+        }
+    }
+
+    /// Returns a budget that this request does not fit in by the journal alone: while Redis cannot be
+    /// used, holds are unknown, but spending is not.
+    async fn spent_on_record(&self, wanted: &Reservation) -> Option<NoRoom> {
+        let mut all = self.recorded.statuses(&wanted.applied, wanted.begun_ms).await.ok()?;
+        let rooms: Vec<Room> = wanted
+            .applied
+            .iter()
+            .zip(&all)
+            .map(|(applied, status)| room((applied, &Count { held: 0, ..status.count })))
+            .collect();
+        match decide(&rooms, &wanted.ask, Share::All) {
+            Verdict::Exhausted { index } => Some(NoRoom::Exhausted(all.swap_remove(index))),
+            Verdict::Granted { .. } | Verdict::Wait => None,
+        }
+    }
+
+    async fn try_reserve(self: &Arc<Self>, wanted: &Reservation, owner: &Owner) -> Answer {
         let deadline = Instant::now() + wanted.patience;
         let names: Vec<String> = wanted.applied.iter().map(name_of).collect();
-        let attempt = Attempt { wanted: &wanted, owner: &owner, names };
+        let attempt = Attempt { wanted, owner, names };
         let may_hold = !self.state().queue.has_any_for(&attempt.names);
         if let Step::Done(answer) = self.step(&attempt, true, may_hold).await? {
             return answer;
