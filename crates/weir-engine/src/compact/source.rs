@@ -120,12 +120,15 @@ pub struct RequestSource<'a> {
     /// Lines of texts, by message and those that ask for it; the oldest first.
     lines: RefCell<VecDeque<(Clipping, Rc<Lines<'a>>)>>,
     /// Arguments of calls by message; the oldest first.
-    arguments: RefCell<VecDeque<(usize, Rc<[Option<Arguments>]>)>>,
+    arguments: RefCell<VecDeque<(usize, CallArguments)>>,
     summaries: Option<Summaries<'a>>,
 }
 
 /// A message whose texts are clipped, and those that ask for it.
 type Clipping = (usize, Vec<usize>);
+
+/// Arguments of a message's calls, in order; `None` for those that are not clipped.
+type CallArguments = Rc<[Option<Arguments>]>;
 
 /// Number of note readings kept.
 const NOTES: usize = 64;
@@ -202,17 +205,17 @@ impl<'a> RequestSource<'a> {
     }
 
     /// Returns the arguments of a message's calls, likewise.
-    fn arguments(&self, message: usize) -> Option<Rc<[Option<Arguments>]>> {
+    fn arguments(&self, message: usize) -> Option<CallArguments> {
         let mut kept = self.arguments.borrow_mut();
         if let Some((_, arguments)) = kept.iter().find(|(own, _)| *own == message) {
             return Some(Rc::clone(arguments));
         }
         let read = self.message(message)?;
-        let arguments = read.arguments().map(|raw| Arguments::of(self.encoding, raw)).collect();
+        let arguments = read.arguments().map(|raw| Arguments::of(self.encoding, raw));
+        let arguments: CallArguments = arguments.collect();
         if kept.len() == MOST_ARGUMENTS {
             kept.pop_front();
         }
-        let arguments: Rc<[Option<Arguments>]> = arguments;
         kept.push_back((message, Rc::clone(&arguments)));
         Some(arguments)
     }
