@@ -40,7 +40,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use status::{InForce, Reloaded};
-pub use token::{Token, load_or_make};
+pub use token::{Token, keep_apart, load_or_make};
 
 use crate::config::{Catalogue, Config, Policies, Routes};
 use crate::proxy::BoxError;

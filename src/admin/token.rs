@@ -50,6 +50,17 @@ pub fn load_or_make(path: Option<&Path>) -> io::Result<(Secret, bool)> {
     }
 }
 
+/// Writes a token that has no file of its own into a private one among the temporary files; returns its
+/// path.
+pub fn keep_apart(token: &Secret) -> io::Result<PathBuf> {
+    let mut name = [0; 8];
+    getrandom::fill(&mut name).map_err(|error| io::Error::other(error.to_string()))?;
+    let name = format!("weir-admin-{:016x}.token", u64::from_be_bytes(name));
+    let path = std::env::temp_dir().join(name);
+    write(&path, token)?;
+    Ok(path)
+}
+
 fn load(path: &Path) -> io::Result<Secret> {
     let text = fs::read_to_string(path)?;
     let token = text.trim();

@@ -3,6 +3,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use super::start_error::{LogError, StartError};
 use super::store_path;
 use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::shown::shown;
-use crate::config::{AuthMode, Config, Log, LogFormat, Warning};
+use crate::config::{AuthMode, Config, Log, LogFormat, Secret, Warning};
 use crate::proxy::{Proxy, events};
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::upstream::Client;
@@ -337,7 +338,8 @@ fn admin_addresses(config: &Config, open: bool) -> Vec<SocketAddr> {
     if open { ports.chain([0]).map(here).collect() } else { Vec::new() }
 }
 
-/// Binds the admin API, if it is configured or wanted. A new token is printed, but not logged.
+/// Binds the admin API, if it is configured or wanted. A new token is printed on a terminal, and nowhere
+/// else: what is printed elsewhere ends in a log. It is in a file then.
 async fn admin(config: &Config, store: &Store, open: bool) -> Result<Option<Admin>, StartError> {
     let addresses = admin_addresses(config, open);
     if addresses.is_empty() {
@@ -348,8 +350,8 @@ async fn admin(config: &Config, store: &Store, open: bool) -> Result<Option<Admi
     let (token, is_new) = admin::load_or_make(path.as_deref())
         .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
     if is_new {
-        let kept = if path.is_some() { format!("kept in{shown}") } else { "not stored".into() };
-        eprintln!("The admin API's token, shown this once and {kept}:\n\n  {}\n", token.expose());
+        say_token(&token, path.as_deref())
+            .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
     }
     let last = addresses.len() - 1;
     for (place, address) in addresses.into_iter().enumerate() {
@@ -361,6 +363,22 @@ async fn admin(config: &Config, store: &Store, open: bool) -> Result<Option<Admi
         }
     }
     Ok(None)
+}
+
+/// Prints a new token on a terminal; elsewhere only the path of its file, which is made if there is none.
+fn say_token(token: &Secret, path: Option<&Path>) -> io::Result<()> {
+    if io::stderr().is_terminal() {
+        let kept =
+            path.map_or("not stored".to_owned(), |path| format!("kept in {}", path.display()));
+        eprintln!("The admin API's token, shown this once and {kept}:\n\n  {}\n", token.expose());
+        return Ok(());
+    }
+    let path = match path {
+        Some(path) => path.to_owned(),
+        None => admin::keep_apart(token)?,
+    };
+    eprintln!("The admin API's token is in {}\n", path.display());
+    Ok(())
 }
 
 /// Starts the log to `out`, which lasts until the returned handle is dropped.

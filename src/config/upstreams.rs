@@ -75,6 +75,8 @@ pub struct Upstream {
     pub provider_key: Option<Secret>,
     /// Whether callers' own credentials are forwarded if weir has no key.
     pub forward_caller_key: bool,
+    /// Whether callers' `baggage` and `tracestate` are forwarded.
+    pub forward_trace_headers: bool,
     /// Headers added to every request, by name.
     pub headers: Vec<(String, String)>,
     /// Secret headers added to every request: the variable with each value, by name.
@@ -185,6 +187,7 @@ fn read(keys: &mut Keys<'_, '_>) -> Upstream {
         api_key_file: keys.text("api_key_file", auth::file),
         provider_key: None,
         forward_caller_key: false,
+        forward_trace_headers: keys.get("forward_trace_headers"),
         connect_timeout_ms: keys.get("connect_timeout_ms"),
         first_byte_timeout_ms: keys.get("first_byte_timeout_ms"),
         idle_timeout_ms: keys.get("idle_timeout_ms"),

@@ -1,8 +1,8 @@
 //! Headers of forwarded requests and answers: those for one connection, or for weir, go no further.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-    VIA,
+    CONNECTION, CONTENT_LENGTH, EXPECT, Entry, HOST, HeaderName, SET_COOKIE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderValue};
 
@@ -57,6 +57,9 @@ const RATE_TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-remaining-tokens"),
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
+
+/// Beginning of the names of weir's own cookies.
+const OWN_COOKIES: &[u8] = b"weir_";
 
 /// Name of this instance in `via`.
 #[derive(Clone)]
@@ -206,8 +209,27 @@ pub(super) fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
 }
 
 /// Prepares the upstream's headers for the caller. `content-length` stays: the body is the same.
+/// Nothing passes for weir's own: no `x-weir-…`, and no cookie with a name of weir's, which a browser
+/// would send to the dashboard on another port.
 pub(super) fn inbound(mut headers: HeaderMap) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
+    remove_where(&mut headers, |name| name.starts_with("x-weir-"));
+    let is_weirs = |value: &HeaderValue| {
+        value
+            .as_bytes()
+            .trim_ascii_start()
+            .get(..5)
+            .is_some_and(|name| name.eq_ignore_ascii_case(OWN_COOKIES))
+    };
+    if let Entry::Occupied(cookies) = headers.entry(SET_COOKIE)
+        && cookies.iter().any(is_weirs)
+    {
+        let (_, cookies) = cookies.remove_entry_mult();
+        let others: Vec<HeaderValue> = cookies.filter(|value| !is_weirs(value)).collect();
+        others.into_iter().for_each(|value| {
+            headers.append(SET_COOKIE, value);
+        });
+    }
     headers
 }
 

@@ -52,6 +52,16 @@ const PLANNED_PATHS: [(&str, Protocol, &str); 3] = [
     ("responses", Protocol::Responses, "/v1/responses"),
     ("messages", Protocol::Messages, "/v1/messages"),
 ];
+/// Methods that are answered or forwarded.
+const FORWARDED: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
 /// Retry delay sent if all connections are taken.
 const RETRY_AFTER_MS: u64 = 1000;
 
@@ -275,6 +285,11 @@ impl Routes {
         self.hosts.check(parts.version, &parts.uri, &parts.headers)?;
         if parts.method == Method::CONNECT {
             let message = "weir is no tunnel. Send requests to it as to the provider's API.";
+            return Err(ProxyError::new(ErrorKind::MethodNotAllowed, message));
+        }
+        if !FORWARDED.contains(&parts.method) {
+            // TRACE and the like return what they receive, credentials included.
+            let message = "weir forwards GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS alone.";
             return Err(ProxyError::new(ErrorKind::MethodNotAllowed, message));
         }
         if asks_for_upgrade(parts) {

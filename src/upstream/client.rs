@@ -189,6 +189,12 @@ impl Client {
             .await?
             .map_err(|error| self.send_error(error))?;
         let (parts, body) = http::Response::<reqwest::Body>::from(answer).into_parts();
+        if parts.status.is_informational() {
+            // weir asks for no other protocol, so what follows would be no answer.
+            let said = format!("status {} in place of an answer", parts.status.as_u16());
+            let source = Box::<dyn Error + Send + Sync>::from(said).into();
+            return Err(SendError::Protocol { source });
+        }
         let mut inbound = Inbound {
             status: parts.status,
             headers: parts.headers,

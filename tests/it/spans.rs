@@ -116,6 +116,7 @@ fn traced(collector: &str) -> impl FnOnce(&mut Config) {
         config.ledger.enabled = true;
         config.upstream.retry_max_wait_ms = 1;
         config.upstream.max_retries = 1;
+        config.upstream.forward_trace_headers = true;
         config.traces.endpoint = endpoint;
         config.traces.service_name = "weir-of-a-test".to_owned();
         config.traces.headers = vec![("x-collector-key".to_owned(), Secret::new("k1"))];
@@ -250,6 +251,27 @@ async fn the_state_of_a_trace_goes_on_with_its_context_alone() {
         seen.answer(whole("200 OK", ANSWER));
         assert_eq!(wire.message().await.expect("an answer").status(), 200);
     }
+}
+
+/// Callers choose their contexts, and the operator how many traces there are.
+#[tokio::test]
+async fn contexts_of_callers_are_sampled_within_the_share() {
+    let (mut upstream, mut collector) = (Upstream::start().await, Upstream::start().await);
+    let weir = harness::start(&upstream.address, |config| {
+        traced(&collector.address)(config);
+        config.traces.sample_permille = 0;
+    })
+    .await;
+    let mut wire = Wire::connect(weir.address).await;
+    let context = format!("00-{TRACE}-{CALLER}-01");
+    wire.send(chat(&format!("traceparent: {context}\r\n"), BODY)).await;
+    let seen = upstream.next().await;
+    // Without a span of weir's own the caller's context goes on as it came.
+    assert_eq!(header(&seen, "traceparent"), Some(context.as_str()));
+    seen.answer(whole("200 OK", ANSWER));
+    assert_eq!(wire.message().await.expect("an answer").status(), 200);
+    weir.renewal.proxy().flush().await;
+    assert!(collector.try_next().is_none(), "nothing is exported");
 }
 
 #[tokio::test]

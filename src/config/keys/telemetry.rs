@@ -36,8 +36,8 @@ pub(in crate::config) const TRACES: Section = Section {
         headers_env = "", Text("name of a variable"), Restart;
         /// Name of this service in traces. `OTEL_SERVICE_NAME` is used if this is not set.
         service_name = "weir", Text("text"), Restart;
-        /// Share of requests with a trace. A request that brings a trace context follows its
-        /// decision instead.
+        /// Share of requests with a trace. Of requests that bring a trace context, those that it
+        /// samples, and no more than this share of them.
         sample_ratio = 1.0, Share(0, 1000), Restart;
     }],
     ..EMPTY

@@ -43,6 +43,9 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     /// Maximum pause. If the upstream asks for a longer one (`Retry-After`), its answer is passed
     /// on instead.
     retry_max_wait_ms = 30000, Whole(0, DAY_MS), NextRequest;
+    /// Whether the headers `baggage` and `tracestate` of callers are sent to this upstream. They may
+    /// name users and accounts; `traceparent`, which holds random numbers, always is.
+    forward_trace_headers = false, Switch, NextRequest;
     /// Headers added to every request: a table of names and values, such as OpenRouter's
     /// `http-referer`.
     headers = {}, Table, NextRequest;

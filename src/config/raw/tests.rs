@@ -121,6 +121,7 @@ const EVERY_KEY: &str = r#"
         [upstream]
         url = "http://localhost:1/v1"
         api_key_env = "PROVIDER_KEY"
+        forward_trace_headers = true
         connect_timeout_ms = 4
         first_byte_timeout_ms = 5
         idle_timeout_ms = 6
@@ -417,6 +418,7 @@ fn every_key_of_an_upstream() -> Upstream {
         idle_timeout_ms: 6,
         max_retries: 7,
         retry_max_wait_ms: 8,
+        forward_trace_headers: true,
         ask_usage: AskUsage::Never,
         compaction: CompactsBy::Weir,
         tls: ConnectTls {

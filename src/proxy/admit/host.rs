@@ -4,11 +4,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use http::header::{HOST, ORIGIN, TRANSFER_ENCODING};
+use http::header::{HOST, HeaderName, ORIGIN, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri, Version};
 
 use crate::proxy::error::{ErrorKind, ProxyError};
+
+/// Relation of a page to the address that it asks, as the browser sees it (Fetch Metadata, W3C).
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Refuses a request whose headers servers read differently: more than one `Host`, or a
 /// `Transfer-Encoding` other than a single `chunked`.
@@ -99,16 +102,23 @@ impl Origins {
     pub fn check(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, ProxyError> {
         let mut origins = headers.get_all(ORIGIN).iter();
         let Some(origin) = origins.next() else {
-            return Ok(None);
+            // A browser names no origin of an image, a script or a link, but says where it comes from.
+            let is_foreign = headers.get_all(FETCH_SITE).iter().any(|site| site == "cross-site");
+            return if is_foreign { Err(foreign()) } else { Ok(None) };
         };
         let named = origin.to_str().unwrap_or("").to_ascii_lowercase();
         if origins.next().is_none() && self.allowed.contains(&named) {
             return Ok(Some(origin.clone()));
         }
-        let message = "weir does not serve web pages of this origin. If this page is meant to \
-                       use it, add its origin to `cors.allow_origins` in weir's configuration.";
-        Err(ProxyError::new(ErrorKind::OriginNotAllowed, message))
+        Err(foreign())
     }
+}
+
+/// Refuses a web page.
+fn foreign() -> ProxyError {
+    let message = "weir does not serve web pages of this origin. If this page is meant to use it, add \
+                   its origin to `cors.allow_origins` in weir's configuration.";
+    ProxyError::new(ErrorKind::OriginNotAllowed, message)
 }
 
 fn invalid(message: &str) -> ProxyError {
@@ -185,5 +195,14 @@ mod tests {
             assert!(check(&[refused]).is_err(), "{refused}");
         }
         assert!(check(&["https://app.example", "https://app.example"]).is_err());
+        for (site, is_served) in
+            [("cross-site", false), ("same-site", true), ("same-origin", true), ("none", true)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(FETCH_SITE, HeaderValue::from_static(site));
+            assert_eq!(origins.check(&headers).is_ok(), is_served, "{site}");
+            headers.insert(ORIGIN, HeaderValue::from_static("https://app.example"));
+            assert!(origins.check(&headers).is_ok(), "{site} from an allowed page");
+        }
     }
 }

@@ -4,6 +4,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Header with the context.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Header with values that callers attach for all services of a request, such as a user's name.
+pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 /// Header with vendors' state of that trace.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Flag of a sampled trace.

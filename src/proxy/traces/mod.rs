@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::context::TraceContext;
 use self::export::{Exported, export_all};
@@ -95,6 +96,8 @@ struct Inner {
     collector: Collector,
     service_name: String,
     sample_permille: u32,
+    /// Decides about trace IDs that callers have chosen.
+    seed: u64,
     outbox: Outbox<Finished>,
     exported: Arc<Exported>,
 }
@@ -114,6 +117,7 @@ impl Tracer {
             collector,
             service_name: traces.service_name.clone(),
             sample_permille: traces.sample_permille,
+            seed: u64::from_be_bytes(random().unwrap_or_default()),
             outbox: Outbox::new(MAX_WAITING),
             exported: Arc::default(),
         });
@@ -121,7 +125,8 @@ impl Tracer {
     }
 
     /// Starts the trace of a request that began at `begun`; `None` if it is not sampled. A sound
-    /// context in its headers is continued, and decides.
+    /// context in its headers is continued if it is sampled there and within the operator's share: a
+    /// caller cannot choose an ID that is.
     pub fn begin(&self, headers: &HeaderMap, begun: Instant) -> Option<Box<Trace>> {
         let inner = self.0.as_ref()?;
         let given = TraceContext::from_headers(headers);
@@ -130,7 +135,10 @@ impl Tracer {
             None => random().ok()?,
         };
         let is_sampled = match given {
-            Some(given) => given.is_sampled,
+            Some(given) => {
+                let place = xxh3_64_with_seed(&given.trace_id, inner.seed);
+                given.is_sampled && place % 1000 < u64::from(inner.sample_permille)
+            }
             None => is_sampled(&trace_id, inner.sample_permille),
         };
         if !is_sampled {

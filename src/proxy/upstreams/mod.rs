@@ -22,6 +22,7 @@ use crate::config::{self, CompactsBy, Config, DEFAULT_UPSTREAM, Learning};
 use crate::proxy::error::{ErrorKind, ProxyError, SetupError};
 use crate::proxy::events::{Event, Events};
 use crate::proxy::headers::{self, Via};
+use crate::proxy::traces::context::{BAGGAGE, TRACESTATE};
 use crate::proxy::upstreams::base_url::BaseUrl;
 use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::cooldowns::Cooldowns;
@@ -54,6 +55,8 @@ pub struct Upstream {
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether it receives callers' own credentials.
     pub gets_callers_key: bool,
+    /// Whether it receives callers' `baggage` and `tracestate`.
+    gets_trace_headers: bool,
     /// Whether it compacts conversations whose callers ask for it; else weir does.
     pub compacts: bool,
     pub retry_limits: RetryLimits,
@@ -200,6 +203,7 @@ impl Upstream {
             provider_key,
             headers,
             gets_callers_key,
+            gets_trace_headers: config.forward_trace_headers,
             retry_limits: RetryLimits {
                 max_retries: config.max_retries,
                 max_wait_ms: config.retry_max_wait_ms,
@@ -246,6 +250,10 @@ impl Upstream {
     /// Prepares a caller's headers for this upstream.
     pub fn outbound(&self, callers: HeaderMap, via: &Via, endpoint: &Endpoint) -> HeaderMap {
         let mut headers = headers::outbound(callers, via);
+        if !self.gets_trace_headers {
+            headers.remove(BAGGAGE);
+            headers.remove(TRACESTATE);
+        }
         self.put_own(&mut headers, endpoint);
         headers
     }

@@ -128,6 +128,11 @@ impl Upstream {
         address
     }
 
+    /// Returns a request that has arrived and was not taken yet.
+    pub fn try_next(&mut self) -> Option<Seen> {
+        self.requests.try_recv().ok()
+    }
+
     pub async fn next(&mut self) -> Seen {
         self.requests.recv().await.expect("the upstream runs")
     }

@@ -216,6 +216,106 @@ async fn other_routes_pass_through() {
     }
 }
 
+/// TRACE and its like return the request's headers, with the provider key that weir adds.
+#[tokio::test]
+async fn methods_that_echo_are_refused() {
+    let upstream = Upstream::always(FINE).await;
+    let weir = start(&upstream, |_| {}).await;
+    for method in ["TRACE", "TRACK", "DEBUG", "PURGE", "get"] {
+        for path in ["/v1/models", "/v1/chat/completions"] {
+            let answer = ask(weir.address, bare(method, path, "")).await;
+            assert_eq!(answer.status(), 405, "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_an_upstream_passes_for_weirs_own() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    for (method, path) in [("GET", "/v1/files"), ("POST", "/v1/chat/completions")] {
+        let mut wire = Wire::connect(weir.address).await;
+        let request = match method {
+            "GET" => bare(method, path, "").into_bytes(),
+            _ => chat("", body_of(100)),
+        };
+        wire.send(request).await;
+        upstream.next().await.answer(
+            "HTTP/1.1 200 OK\r\nx-weir-error: budget_exhausted\r\nx-weir-other: 1\r\n\
+             set-cookie: weir_session_8410=stolen; Path=/\r\nset-cookie: a=1\r\n\
+             set-cookie:  WEIR_x=2\r\nset-cookie: b=weir_2\r\ncontent-length: 2\r\n\r\n{}",
+        );
+        let answer = wire.message().await.expect("an answer");
+        assert_eq!(answer.status(), 200, "{path}");
+        for name in ["x-weir-error", "x-weir-other"] {
+            assert_eq!(answer.header(name), None, "{path} {name}");
+        }
+        let head = answer.head.to_lowercase();
+        assert!(!head.contains("weir_session") && !head.contains("weir_x"), "{head}");
+        assert!(
+            head.contains("set-cookie: a=1") && head.contains("set-cookie: b=weir_2"),
+            "{head}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_switches_protocols_is_none() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    for path in ["/v1/files", "/v1/models/x"] {
+        let mut wire = Wire::connect(weir.address).await;
+        wire.send(bare("GET", path, "")).await;
+        upstream.next().await.answer(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\nforeign",
+        );
+        assert_eq!(wire.message().await.expect("an answer").status(), 502, "{path}");
+    }
+}
+
+/// They may name users and accounts.
+#[tokio::test]
+async fn baggage_and_trace_state_go_to_upstreams_that_are_to_get_them() {
+    for is_wanted in [false, true] {
+        let mut upstream = Upstream::start().await;
+        let weir = start(&upstream.address, |config| {
+            config.upstream.forward_trace_headers = is_wanted;
+        })
+        .await;
+        let headers = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n\
+                       tracestate: vendor=1\r\nbaggage: user=ann\r\n";
+        for request in [bare("GET", "/v1/files", headers).into_bytes(), chat(headers, body_of(100))]
+        {
+            let mut wire = Wire::connect(weir.address).await;
+            wire.send(request).await;
+            let seen = upstream.next().await;
+            let head = seen.head.to_lowercase();
+            assert!(head.contains("traceparent:"), "{head}");
+            for name in ["tracestate:", "baggage:"] {
+                assert_eq!(head.contains(name), is_wanted, "{name} in {head}");
+            }
+            seen.answer(FINE);
+            wire.message().await.expect("an answer");
+        }
+    }
+}
+
+/// A link, an image or a script of another site has no origin.
+#[tokio::test]
+async fn what_a_browser_fetches_for_another_site_is_refused() {
+    let upstream = Upstream::always(FINE).await;
+    let weir = start(&upstream, |_| {}).await;
+    for (site, expected) in [("cross-site", 403), ("same-origin", 200), ("none", 200)] {
+        for request in [
+            bare("GET", "/v1/files", &format!("sec-fetch-site: {site}\r\n")).into_bytes(),
+            chat(&format!("sec-fetch-site: {site}\r\n"), body_of(100)),
+        ] {
+            let answer = ask(weir.address, request).await;
+            assert_eq!(answer.status(), expected, "{site}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn cleartext_http2_is_spoken_with_the_same_checks() {
     let upstream = Upstream::always(FINE).await;
