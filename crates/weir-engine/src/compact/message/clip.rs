@@ -100,7 +100,7 @@ impl<'a> Lines<'a> {
         Self { encoding, texts, sizes, lines, outstanding }
     }
 
-    /// Returns the number of lines, by which its memory grows more than by the texts.
+    /// Returns the number of lines, which its memory depends on.
     pub(crate) fn count(&self) -> usize {
         self.lines.len()
     }
