@@ -154,9 +154,10 @@ impl Proxy {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
-        let (mut inbound, recall) = answered;
+        let (mut inbound, rounds, recall) = answered;
         let Attempt { upstream, planned, .. } = current;
         inbound.headers = upstream.inbound(inbound.headers);
+        headers::recalls(&mut inbound.headers, rounds);
         headers::report(&mut inbound.headers, &planned);
         let (opened, exchange) = conversation.unzip();
         headers::conversation(&mut inbound.headers, opened);

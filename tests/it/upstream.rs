@@ -38,7 +38,7 @@ async fn an_untouched_call_goes_out_byte_for_byte() {
     let call = ChatRequest { decoded: Bytes::from_static(b"{}"), ..call };
     let response = proxy.handle(call).await.expect("an answer");
     let rows = response.headers();
-    assert_eq!(rows["x-weir-action"], "pass");
+    assert_eq!(rows["x-weir-action"], "unread");
     assert_eq!(rows.get("x-weir-edits"), None);
     for name in ["received", "sent", "limit"] {
         assert!(rows.contains_key(format!("x-weir-{name}-tokens")), "{name}");
@@ -310,7 +310,7 @@ async fn a_line_tells_of_a_request_what_is_not_content() {
     assert_eq!(line["method"], "POST");
     assert_eq!(line["path"], "/v1/chat/completions");
     assert_eq!(line["status"], 200);
-    assert_eq!(line["action"], "pass");
+    assert_eq!(line["action"], "unread");
     assert_eq!(line["outcome"], "complete");
     assert_eq!(line["bytes_out"], 2);
     assert!(line["total_ms"].is_u64() && line["upstream_first_byte_ms"].is_u64());

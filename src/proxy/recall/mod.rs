@@ -226,20 +226,22 @@ fn not_continued(status: StatusCode) -> ProxyError {
 }
 
 /// Answers the calls in an answer that comes whole, and returns the last round's answer with all that was
-/// said before. An exchange whose answer is a stream is returned, to be read while it is relayed.
+/// said before, and the number of rounds before it. An exchange whose answer is a stream is returned, to be
+/// read while it is relayed.
 pub(super) async fn whole(
     recall: Option<Recall>,
     settings: &Settings,
     inbound: Inbound,
     record: &mut Record,
-) -> Result<(Inbound, Option<Recall>), ProxyError> {
+) -> Result<(Inbound, usize, Option<Recall>), ProxyError> {
     match recall.filter(|_| is_readable(&inbound)) {
-        None => Ok((inbound, None)),
-        Some(recall) if is_event_stream(&inbound.headers) => Ok((inbound, Some(recall))),
+        None => Ok((inbound, 0, None)),
+        Some(recall) if is_event_stream(&inbound.headers) => Ok((inbound, 0, Some(recall))),
         Some(recall) => {
             // On the heap, since it is large and rare.
             let answered = Box::pin(plain::answered(recall, settings, inbound, record));
-            Ok((answered.await?, None))
+            let (inbound, rounds) = answered.await?;
+            Ok((inbound, rounds, None))
         }
     }
 }

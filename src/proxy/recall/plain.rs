@@ -5,7 +5,6 @@ use http::header::CONTENT_LENGTH;
 
 use super::{Recall, is_readable, not_continued};
 use crate::proxy::error::ProxyError;
-use crate::proxy::headers;
 use crate::proxy::relay::{is_event_stream, meter};
 use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
@@ -23,7 +22,7 @@ pub(super) async fn answered(
     settings: &Settings,
     mut inbound: Inbound,
     record: &mut Record,
-) -> Result<Inbound, ProxyError> {
+) -> Result<(Inbound, usize), ProxyError> {
     let mut bodies: Vec<Vec<u8>> = Vec::new();
     loop {
         let is_read = is_readable(&inbound) && !is_event_stream(&inbound.headers);
@@ -34,7 +33,7 @@ pub(super) async fn answered(
         if !is_read || !inbound.body.is_seen_whole() {
             // Behind another round it may hold calls, and lacks what was said before.
             return match bodies.is_empty() || !inbound.status.is_success() {
-                true => Ok(inbound),
+                true => Ok((inbound, 0)),
                 false => Err(not_continued(inbound.status)),
             };
         }
@@ -45,13 +44,13 @@ pub(super) async fn answered(
         if !goes_on {
             let joined = joined_of(&recall, &bodies);
             recall.keep(&round).await;
-            headers::recalls(&mut inbound.headers, bodies.len() - 1);
-            let Some(joined) = joined else { return Ok(inbound) };
+            let rounds = bodies.len() - 1;
+            let Some(joined) = joined else { return Ok((inbound, rounds)) };
             if let Some(metered) = metered {
                 // What the caller gets has the usage of all rounds.
                 record.last_round(inbound.status, metered).await;
             }
-            return Ok(with_body(inbound, joined));
+            return Ok((with_body(inbound, joined), rounds));
         }
         record.round(inbound.status, metered.unwrap_or_default()).await;
         recall.hold(bodies.last().map_or(0, Vec::len))?;

@@ -282,6 +282,9 @@ impl PassRequest {
             PassBody::Whole { bytes, decoded, permit } => {
                 let readable = decoded.unwrap_or_else(|| bytes.clone());
                 let field = find_model(readable.clone()).await?;
+                if field.is_none() && names_a_model(&method, &target, &headers) {
+                    return Err(unreadable());
+                }
                 (Source::Whole { received: bytes, readable, _permit: permit }, field)
             }
             PassBody::Streamed(body) if body.is_end_stream() => (Source::Empty, None),
@@ -374,6 +377,15 @@ fn content_type(headers: &HeaderMap) -> &str {
 pub fn names_a_model(method: &Method, target: &Target, headers: &HeaderMap) -> bool {
     let names = matches!(target.endpoint(), Endpoint::Route(_) | Endpoint::Count);
     *method == Method::POST && names && !is_form(headers)
+}
+
+/// Refuses a body whose model weir would take for another than the upstream does, which may ignore what
+/// stands behind an object, or prefer another of two models.
+fn unreadable() -> ProxyError {
+    ProxyError::new(
+        ErrorKind::InvalidRequest,
+        "The body must be one JSON object that names its model once, with nothing behind it.",
+    )
 }
 
 fn is_form(headers: &HeaderMap) -> bool {

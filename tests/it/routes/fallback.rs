@@ -147,6 +147,30 @@ async fn other_routes_fall_back_too_where_their_body_is_there() {
     assert_eq!(rows(&store, &ups).await.len(), 2);
 }
 
+/// weir would find no model, or another, in what the upstream may accept.
+#[tokio::test]
+async fn a_body_with_anything_behind_it_is_refused_on_every_route() {
+    let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
+    let ups = [("a", a.url()), ("b", b.url()), ("c", c.url())];
+    let weir = weir(&memory(), CHAIN, &ups).await;
+    for path in ["embeddings", "moderations", "images/generations", "responses", "chat/completions"]
+    {
+        for body in [
+            r#"{"model":"first","input":"x"} {"model":"second"}"#,
+            r#"{"model":"first","input":"x"}trailing"#,
+            r#"{"model":"first","model":"second","input":"x"}"#,
+        ] {
+            let request = format!(
+                "POST /v1/{path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let answer = ask(weir.address, request).await;
+            assert_eq!(answer.status(), 400, "{path} {body}");
+        }
+    }
+    assert!([a, b, c].iter().all(|up| up.seen().is_empty()), "nothing was sent");
+}
+
 /// Routes with a first model, a smaller and a larger one.
 const SMALLER: &str = r#"
     [[routes]]

@@ -18,11 +18,19 @@ pub enum ModelField {
 }
 
 impl ModelField {
-    /// Finds the model name in `body`; `None` if the body is not a JSON object, or names several
+    /// Finds the model name in `body`; `None` if the body is not one JSON object, or names several
     /// models.
     pub fn of(body: &[u8]) -> Option<Self> {
         let text = simdutf8::basic::from_utf8(body).ok()?;
         let members = json::members(text)?;
+        let end = match members.last() {
+            Some((_, raw)) => raw.as_ptr() as usize - text.as_ptr() as usize + raw.len(),
+            None => text.find('{')? + 1,
+        };
+        // What stands behind the object may be another one, which an upstream may prefer.
+        if text[end..].trim() != "}" {
+            return None;
+        }
         let mut own = members
             .iter()
             .filter(|(name, _)| name.eq_ignore_ascii_case("model"))
