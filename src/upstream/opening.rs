@@ -29,7 +29,7 @@ impl Inbound {
             fed_bytes = seen.len();
             opening.is_over()
         };
-        // What has come of an answer is held for a while; an answer of which nothing has come is waited for.
+        // An answer that has begun is held for a while only.
         let held_by = self.begins_by.min(Instant::now() + MAX_HELD);
         let reading = self.body.peek_until(MAX_OPENING_BYTES, &mut is_open);
         let mut is_late = timeout_at(held_by, reading).await.is_err();
