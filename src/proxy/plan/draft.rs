@@ -15,8 +15,9 @@ use tokio::time::Instant;
 use self::at_hand::AtHand;
 pub(super) use self::options::policy_name;
 use self::options::{
-    adapt, asks_usage, binds, cached_permille, class, encoding, is_side, mode, most_output_tokens,
-    of_model, operator_tokens, prefetch, provider_decides, requested_model, shortens,
+    adapt, asks_usage, binds, cached_permille, class, encoding, has_no_list, is_side, mode,
+    most_output_tokens, of_model, operator_tokens, prefetch, provider_decides, requested_model,
+    shortens,
 };
 use super::decisions::Found;
 use super::parallel;
@@ -546,7 +547,7 @@ impl Draft {
         plan: &mut Plan,
         spans: Option<&Spans<'_>>,
     ) -> Planned {
-        let is_unread = request.messages.is_empty() && request.provider_state.is_none();
+        let is_unread = request.provider_state.is_none() && has_no_list(request);
         let action = match request.provider_state {
             Some(_) if !job.options.bypass => PROVIDER_STATE,
             None if is_unread => UNREAD,

@@ -17,7 +17,7 @@ use weir_engine::compact::{Limits, Policy, PrefetchSettings};
 use weir_engine::plan::Mode;
 use weir_engine::tokens::{Digits, Encoding};
 use weir_engine::wire::messages::binds_thinking;
-use weir_engine::wire::{Protocol, Request, agents};
+use weir_engine::wire::{Protocol, Request, agents, json};
 
 /// Selects the encoding to count with: an estimate if the policy asks for one, else the configured or
 /// the `learned` ratio, else the model's `own`. Says also whether answers correct the ratio.
@@ -182,6 +182,12 @@ pub(super) fn prefetch(
 /// Whether the conversation does not continue after a request of this class.
 pub(super) fn is_side(class: Option<RequestClass>) -> bool {
     matches!(class, Some(RequestClass::Compaction | RequestClass::Auxiliary))
+}
+
+/// Whether a body has no list of messages, so that its prompt is elsewhere.
+pub(super) fn has_no_list(request: &Request<'_>) -> bool {
+    let list = if request.protocol == Protocol::Responses { "input" } else { "messages" };
+    request.messages.is_empty() && json::member(request.text, list).is_none()
 }
 
 /// Model that the path or the body names; empty if neither does.
