@@ -290,7 +290,7 @@ pub(super) fn route(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attemp
     }
     if let Some((upstream, model)) = shown {
         insert_text(headers, UPSTREAM, upstream);
-        // If a header cannot carry the name, the answer itself contains it.
+        // A name that no header can carry is left out.
         if !model.is_empty() {
             insert_text(headers, MODEL, model);
         }

@@ -16,8 +16,8 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     api_key_file = "", Text("path"), NextRequest;
     /// Time limit for connecting.
     connect_timeout_ms = 10000, Whole(1, DAY_MS), NextRequest;
-    /// Time limit for the first byte of an answer, in a stream for its first content. Reasoning models
-    /// are silent for minutes.
+    /// Time limit for the first byte of an answer, up to 30 s also for the first content of a stream.
+    /// Reasoning models are silent for minutes.
     first_byte_timeout_ms = 600000, Whole(1, DAY_MS), NextRequest;
     /// Maximum pause between two chunks of an answer.
     idle_timeout_ms = 300000, Whole(1, DAY_MS), NextRequest;

@@ -19,7 +19,7 @@ const SUMMARY: &str = "summary";
 const THINKING: &str = "thinking";
 /// Name of the edit that lowers the output limit to the room after the input.
 const CLAMP: &str = "clamp";
-/// Name of the edit that lets the prompt have tools from the start whose load is left out.
+/// Name of the edit that puts tools into the prompt whose load is left out.
 const TOOLS: &str = "tools";
 
 /// Kind of plan.
@@ -116,9 +116,9 @@ fn unmark(end: &Compactor) -> Vec<(usize, Edit)> {
     marked.map(|(index, _)| (index, Edit::Unmark)).collect()
 }
 
-/// Returns the list of tools in which none is deferred that a message calls whose load is not sent, and the
-/// tokens that this adds. It happens to a conversation that was compacted before the call was made, as the
-/// first request of a long one is.
+/// Returns the list of tools without the deferral of those that a message calls although their load is not
+/// sent, and the tokens that this adds; `None` if there are none. A call may follow the compaction that
+/// removed the load, above all if a long conversation is planned at once.
 pub(super) fn loaded(
     end: &Compactor,
     request: &Request<'_>,
@@ -129,7 +129,8 @@ pub(super) fn loaded(
     if !tools.raw.contains("\"defer_loading\"") {
         return None;
     }
-    let loaded = loads::undeferred(tools.raw, &end.called_unloaded(source))?;
+    let called = end.called_unloaded(source);
+    let loaded = (!called.is_empty()).then(|| loads::undeferred(tools.raw, &called)).flatten()?;
     let count = |raw: &str| count_list(options.measure.encoding, raw);
     let more_tokens = count(&loaded).saturating_sub(count(tools.raw));
     Some((loaded, more_tokens))

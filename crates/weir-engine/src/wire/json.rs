@@ -187,7 +187,8 @@ pub fn members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
 
 /// Returns the JSON text of an object's member; `None` if `raw` is no object or has none.
 pub fn member<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
-    let members = raw.starts_with('{').then(|| members(raw)).flatten()?;
+    let is_object = raw.trim_ascii_start().starts_with('{');
+    let members = is_object.then(|| members(raw)).flatten()?;
     members.into_iter().find(|(own, _)| own == name).map(|(_, value)| value)
 }
 
@@ -271,6 +272,12 @@ pub fn run(raw: &str) -> Option<Vec<&str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_is_found_in_an_object_behind_blanks() {
+        assert_eq!(member(" \n{ \"a\": [1] }", "a"), Some("[1]"));
+        assert_eq!(member("[{\"a\":1}]", "a"), None);
+    }
 
     #[test]
     fn strings_are_unescaped_leniently() {

@@ -187,8 +187,7 @@ pub(super) fn is_side(class: Option<RequestClass>) -> bool {
 /// Whether a body has no list of messages, so that its prompt is elsewhere.
 pub(super) fn has_no_list(request: &Request<'_>) -> bool {
     let list = if request.protocol == Protocol::Responses { "input" } else { "messages" };
-    let lacks = |members: &[(Cow<'_, str>, &str)]| members.iter().all(|(name, _)| name != list);
-    request.messages.is_empty() && json::members(request.text).is_some_and(|own| lacks(&own))
+    request.messages.is_empty() && json::member(request.text, list).is_none()
 }
 
 /// Model that the path or the body names; empty if neither does.

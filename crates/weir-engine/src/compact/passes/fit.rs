@@ -20,7 +20,7 @@ const NOTE_SHARE: u64 = 8;
 
 impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
-    /// recent turns, the bulk of calls' arguments, more of results if the newest turn has several,
+    /// recent turns and loads of tools that no call needs, the bulk of calls' arguments, more of results if the newest turn has several,
     /// turns that the caller pinned, the newest question and the first user message, then more of
     /// results and arguments, at last nearly all of them and of placeholders, and older parts of the
     /// newest turns. A user's text is never clipped.

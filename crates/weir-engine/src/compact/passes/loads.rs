@@ -10,13 +10,12 @@ use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Fate;
 
 /// What the messages that are sent load and call.
-#[derive(Debug, Default, PartialEq, Eq)]
 struct Loads {
     /// Turns that load what later calls need.
     needed: BTreeSet<usize>,
     /// Turns with the newest load of each tool.
     newest: BTreeSet<usize>,
-    /// Names of tools that are called and that no message before loads.
+    /// Names of tools that a message calls and none before it loads.
     missing: BTreeSet<String>,
 }
 
@@ -50,9 +49,7 @@ impl Compactor {
         let newest = turns(loaded.into_values().collect());
         Loads { needed: turns(needed), newest, missing }
     }
-}
 
-impl Compactor {
     /// Returns the names of the tools that messages call whose loads are not sent.
     pub(crate) fn called_unloaded(&self, source: &dyn Source) -> BTreeSet<String> {
         self.loads(source).missing
@@ -77,7 +74,7 @@ impl Compaction<'_> {
         self.pins.extend(needed.into_iter().map(|turn| (turn, Pin::Load)));
     }
 
-    /// Releases the turns that load what no call needs that is left.
+    /// Releases the turns whose tools no call needs that is left.
     pub(super) fn release_loads(&mut self, source: &dyn Source) {
         let is_load = |pin: &Pin| *pin == Pin::Load;
         while self.is_above_limit() && self.pins.values().any(is_load) {
