@@ -10,7 +10,7 @@ use weir_store::{Entry, Store, now_ms};
 use super::{WINDOW, before, conversation, memory, send, statuses, upstream};
 use crate::eventually::{DEADLINE, eventually};
 use crate::scripted_upstream::Server;
-use crate::server::harness::{Message, Weir, ask, chat};
+use crate::server::harness::{self, Message, Upstream, Weir, ask, chat};
 
 /// Database file; drop deletes it.
 pub struct File(PathBuf);
@@ -38,6 +38,38 @@ async fn limit_tokens(weir: &Weir, credential: &str, exchanges: usize) -> u64 {
     let answer = send(weir, credential, &conversation(exchanges, &json!({}))).await;
     assert_eq!(answer.status(), 200, "{answer:?}");
     answer.header("x-weir-limit-tokens").expect("it is told").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_size_to_which_the_upstream_truncates_in_silence_becomes_the_window() {
+    const KEPT: usize = 1500;
+    let mut upstream = Upstream::start().await;
+    let weir = harness::start_with(memory(), &upstream.address, |_| {}).await;
+    let mut limits = Vec::new();
+    for exchanges in 1..60 {
+        let body = conversation(exchanges, &json!({"model": "local-model"}));
+        let serve = async {
+            let seen = upstream.next().await;
+            let (bytes, prompt_tokens) = (seen.body.len(), (seen.body.len() / 4).min(KEPT));
+            let answer = json!({
+                "choices": [{"message": {"role": "assistant", "content": "ok"}}],
+                "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 1},
+            });
+            let answer = answer.to_string();
+            let length = answer.len();
+            seen.answer(format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{answer}"
+            ));
+            bytes
+        };
+        let (answer, sent_bytes) = tokio::join!(send(&weir, "a", &body), serve);
+        let limit = answer.header("x-weir-limit-tokens").expect("it is told");
+        limits.push((limit.parse::<usize>().expect("a number"), sent_bytes));
+    }
+    let (unlearned, _) = limits[0];
+    let (learned, sent_bytes) = limits[limits.len() - 1];
+    assert!(unlearned > 10 * KEPT && learned <= KEPT, "{limits:?}");
+    assert!(sent_bytes / 4 < KEPT, "{limits:?}");
 }
 
 #[tokio::test]

@@ -46,15 +46,21 @@ mod tests {
 
     /// Body of an agent that reads twelve files.
     fn body() -> String {
+        body_with(&[])
+    }
+
+    /// Body of an agent that reads these results first, and then twelve files.
+    fn body_with(results: &[String]) -> String {
         let mut messages = vec![
             r#"{"role":"system","content":"Be brief."}"#.to_owned(),
             r#"{"role":"user","content":"Check all parts."}"#.to_owned(),
         ];
-        for nth in 0..12 {
-            let result = format!("part_{nth} holds at level {nth}. ").repeat(40);
+        let files = (0..12).map(|nth| format!("part_{nth} holds at level {nth}. ").repeat(40));
+        for (nth, result) in results.iter().cloned().chain(files).enumerate() {
+            let result = serde_json::to_string(&result).expect("a string");
             messages.push(format!(r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"c{nth}","type":"function","function":{{"name":"read","arguments":"{{\"part\":\"part_{nth}\"}}"}}}}]}}"#));
             messages
-                .push(format!(r#"{{"role":"tool","tool_call_id":"c{nth}","content":"{result}"}}"#));
+                .push(format!(r#"{{"role":"tool","tool_call_id":"c{nth}","content":{result}}}"#));
         }
         format!(r#"{{"model":"gpt-4o","messages":[{}]}}"#, messages.join(","))
     }
@@ -102,5 +108,66 @@ mod tests {
         );
         assert!(plan.received_text(&request, 26).is_none() && plan.note_text(0).is_none());
         assert!(plan.note_text(report.notes.len() + 1).is_none());
+    }
+
+    /// The line that stands out of an old result's others stays in the note.
+    #[test]
+    fn a_note_has_the_line_of_an_old_result_that_stands_out() {
+        let with = |line: &dyn Fn(usize) -> String, odd: &str| {
+            let mut lines: Vec<String> = (0..900).map(line).collect();
+            lines.insert(451, odd.to_owned());
+            lines
+        };
+        let log = |odd: &str| {
+            let line = |n: usize| {
+                let (minute, second, id) = (n / 60, n % 60, n * 7919);
+                format!(
+                    "2026-03-01T10:{minute:02}:{second:02} INFO worker-{} handled request id={id:x} in {second}ms",
+                    n % 7
+                )
+            };
+            with(&line, odd).join("\n")
+        };
+        let csv = |odd: &str| {
+            let names = ["Ada", "Ben", "Cleo", "Dov"];
+            let line = |n: usize| {
+                format!("{},{},{}.{:02},paid", 1000 + n, names[n % 4], 10 + n % 80, n % 100)
+            };
+            with(&line, odd).join("\n")
+        };
+        let records = |odd: &str| {
+            let line = |n: usize| {
+                format!(
+                    r#"{{"id": {}, "host": "node-{}", "status": "ok", "ms": {}}}"#,
+                    5000 + n,
+                    n % 12,
+                    n % 90
+                )
+            };
+            format!("[{}]", with(&line, odd).join(", "))
+        };
+        let indented = |odd: &str| {
+            let line =
+                |n: usize| format!("  {{\n    \"id\": {},\n    \"state\": \"ok\"\n  }}", 5000 + n);
+            format!("[\n{}\n]", with(&line, odd).join(",\n"))
+        };
+        for (result, wanted) in [
+            (log("2026-03-01T10:15:31 ERROR worker-3 disk full on /var/spool"), "disk full"),
+            (log("2026-03-01T10:15:31 WARN worker-3 handled request id=7 in 12ms"), "WARN"),
+            (csv("1451,Ben,17.20,refunded"), "refunded"),
+            (csv("1451,Ben,,paid"), "Ben,,paid"),
+            (records(r#"{"id": 5451, "host": "node-7", "status": "failed", "ms": 31}"#), "failed"),
+            (indented("  {\n    \"id\": 5451,\n    \"state\": \"failed\"\n  }"), "failed"),
+        ] {
+            let body = body_with(&[result]);
+            let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
+            for limit_tokens in [1500, 8000] {
+                let mut options = PlanOptions::new("gpt-4o", Encoding::O200kBase, 128_000);
+                options.limits.header_tokens = Some(limit_tokens);
+                let plan = plan(&request, &options, &NoSummaries).expect("it fits");
+                let sent = plan.body.as_deref().expect("it is compacted");
+                assert!(sent.contains(wanted), "{wanted} at {limit_tokens}: {:.2000}", sent);
+            }
+        }
     }
 }

@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::weight::Seeded;
+use crate::compact::message::reading::Reading;
 use crate::compact::recall::terms::{TermKind, terms};
 use crate::compact::survival::errors::reports;
+use crate::wire::Role;
 
 /// Points of a line for a report of an error, for a rare value or form, and for each word of the request,
 /// up to `MOST_WORDS` of them.
@@ -18,6 +20,9 @@ const MOST_WORDS: u32 = 3;
 /// Lines with the same feature that all count; if more than this share of the lines have it, it says nothing.
 const FEW: usize = 3;
 const FEW_SHARE: usize = 50;
+/// Maximum lines of an old result that a note has for being odd, and minimum lines of such a result.
+const MOST_ODD: usize = 2;
+const LEAST_NOTED: usize = 100;
 /// Minimum lines that show what is usual, and how often a value occurs there on average.
 const LEAST_LINES: usize = 24;
 const LEAST_REPEATS: u32 = 8;
@@ -49,6 +54,20 @@ impl Asked {
             },
         );
     }
+}
+
+/// Returns units of a result, or of another long text from outside, that differ from all others in form or
+/// value. They are searched for once.
+pub(crate) fn odd(reading: &Reading) -> &[u32] {
+    reading.findings.odd.get_or_init(|| {
+        if reading.role == Role::Assistant || reading.units.len() < LEAST_NOTED {
+            return Box::default();
+        }
+        let all: Vec<&str> =
+            reading.units.iter().map(|unit| &reading.text[unit.span.clone()]).collect();
+        let odd = Fields::of(&all).map(|fields| fields.odd(&all)).unwrap_or_default();
+        odd.into_iter().take(MOST_ODD).map(|unit| unit as u32).collect()
+    })
 }
 
 /// Returns the lines that stand out, by index, the best first.

@@ -31,6 +31,7 @@ use compose::Chosen;
 use conclusions::{decisions, is_plain_turn};
 use edits::{successful_texts, written_texts};
 use label::{family, label_tokens};
+use lines::odd;
 use subject::Subject;
 use weight::Seeded;
 use worth::{
@@ -60,6 +61,8 @@ const FEW_NAMES: f64 = 10.0;
 /// Worth per token of an assistant's conclusion, with the line that names it: a little more than the price,
 /// so that it takes room that nothing better needs.
 const CONCLUSION_WORTH: f64 = 0.0092;
+/// Worth per token of a line that differs from all others of a result, with its mark and the line that names it.
+const ODD_WORTH: f64 = 0.02;
 /// Maximum size of user messages that stay or go whole.
 pub(super) const SHORT_TOKENS: f64 = 120.0;
 /// Maximum gap, in units and tokens, that is filled.
@@ -71,6 +74,7 @@ pub(super) fn search(reading: &Reading) {
     decisions(reading);
     written_texts(reading);
     shapes(reading);
+    odd(reading);
 }
 
 /// Writes a note of at most `room_tokens`, and returns its size too; `None` if the room is too
@@ -258,9 +262,11 @@ impl<'a> Writer<'a> {
         let is_plain_turn = is_plain_turn(reading) && !is_summarised;
         let mut written = successful_texts(self.subject, message).into_iter().peekable();
         let mut decisions = decisions(reading).iter().peekable();
+        let mut odd = odd(reading).iter().peekable();
         let (own_shapes, mut shapes) = (shapes(reading), HashMap::with_hasher(Seeded::default()));
         for (index, unit) in reading.units.iter().enumerate() {
             let decides = decisions.next_if_eq(&&(index as u32)).is_some();
+            let is_odd = odd.next_if_eq(&&(index as u32)).is_some();
             if self.outdated.contains(&(message, index)) {
                 continue;
             }
@@ -279,8 +285,13 @@ impl<'a> Writer<'a> {
                 let own_tokens = tokens.min(WORTHY_TOKENS) + HEADER_TOKENS;
                 bonus = bonus.max(CONCLUSION_WORTH * own_tokens);
             }
+            if is_odd {
+                let own_tokens = tokens.min(WORTHY_TOKENS) + HEADER_TOKENS + GAP_TOKENS;
+                bonus = bonus.max(ODD_WORTH * own_tokens);
+            }
             let shape = own_shapes
                 .get(index)
+                .filter(|_| !is_odd)
                 .map(|own| *shapes.entry(*own).or_insert_with(|| self.new_shape()));
             self.offer(message, index..index + 1, tokens, bonus, shape);
         }

@@ -44,6 +44,8 @@ pub(crate) struct Findings {
     pub(crate) written_texts: OnceLock<Box<[WrittenText]>>,
     /// Hash of each unit without its values; none of an assistant's units.
     pub(crate) shapes: OnceLock<Box<[u64]>>,
+    /// Units that differ from all others of a result.
+    pub(crate) odd: OnceLock<Box<[u32]>>,
 }
 
 /// Text written into a file: the index of its block, and its span.
@@ -247,7 +249,7 @@ impl Reading {
     /// Returns the memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         let findings = &self.findings;
-        let places = [&findings.rules, &findings.instructions, &findings.decisions];
+        let places = [&findings.rules, &findings.instructions, &findings.decisions, &findings.odd];
         let places = places.map(|own| own.get().map_or(0, |own| size_of_val(&**own)));
         let blocks = self.blocks.iter().map(|block| match &block.kind {
             BlockKind::Text | BlockKind::Output => size_of::<Block>(),

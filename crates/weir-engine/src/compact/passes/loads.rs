@@ -70,7 +70,9 @@ impl Compaction<'_> {
         };
         let others: Vec<usize> =
             newest.iter().rev().filter(is_other).take_while(is_within).copied().collect();
-        self.pins.extend(others.into_iter().map(|turn| (turn, Pin::Recent)));
+        for turn in others {
+            self.pins.entry(turn).or_insert(Pin::Recent);
+        }
         self.pins.extend(needed.into_iter().map(|turn| (turn, Pin::Load)));
     }
 
