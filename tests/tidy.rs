@@ -10,6 +10,8 @@ mod licences;
 mod rules;
 #[path = "tidy/source.rs"]
 mod source;
+#[path = "tidy/weight.rs"]
+mod weight;
 
 use std::path::Path;
 
@@ -101,6 +103,20 @@ fn functions_are_short() {
     check(&["src/", "crates/", "examples/", "benches/"], |_, source| {
         rules::function_lengths(source)
     });
+}
+
+#[test]
+fn the_tree_does_not_grow_heavier() {
+    let sources = files().into_iter().filter(|path| path.ends_with(".rs"));
+    let sources = sources.filter(|path| {
+        let is_test = path.ends_with("/tests.rs") || path.contains("/tests/");
+        (path.starts_with("src/") || path.starts_with("crates/")) && !is_test
+    });
+    let sources =
+        sources.map(|path| (path.clone(), Source::new(read(&path).expect("Rust files are UTF-8"))));
+    let settings = read("config/default.toml").expect("the defaults are UTF-8");
+    let found = weight::findings(&sources.collect(), &settings);
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 
 #[test]

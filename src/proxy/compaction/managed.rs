@@ -9,7 +9,7 @@ use memchr::memmem;
 use super::edits;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::policy::clearing::Clearing;
-use weir_engine::wire::{Protocol, compaction, json, splice};
+use weir_engine::wire::{Protocol, compaction, json};
 
 /// Name of the member, and of the edit that takes it out.
 pub const EDIT: &str = "context_management";
@@ -62,7 +62,7 @@ pub fn taken(protocol: Protocol, body: &[u8]) -> Result<Option<Managed>, ProxyEr
         Protocol::Messages => clearing = edits::read(raw)?,
         _ => compaction = of_responses(raw)?,
     }
-    let body = splice::without_member(text, raw).into();
+    let body = json::without_member(text, raw).into();
     Ok(Some(Managed { body, compaction, clearing }))
 }
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::report::Category;
-use weir_engine::wire::{json, splice};
+use weir_engine::wire::json;
 
 /// Member of the body, which no provider knows.
 const MEMBER: &str = "weir";
@@ -37,7 +37,7 @@ impl Question {
         }
         let question = Self::read(raw)?;
         let text = std::str::from_utf8(&body).expect("its members were just read");
-        let rest = splice::without_member(text, raw);
+        let rest = json::without_member(text, raw);
         Ok((rest.into(), question))
     }
 

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::said::Said;
 use crate::proxy::cache::Cache;
 use weir_engine::compact::recall::lookup::{LEAST_ANSWER_BYTES, Lookup, MAX_ANSWER_BYTES, NO_MORE};
+use weir_engine::wire::json::without_member;
 use weir_engine::wire::recall_tool::{Call, Next, Round, ToolResult, Withheld, appended, inserted};
-use weir_engine::wire::splice::without_member;
 use weir_engine::wire::{self, Message, Protocol, Role, json};
 use weir_store::{Entry, Kind, Life, Store, Tenant, now_ms};
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::Request;
-use super::messages::Container;
+use super::request::Container;
 
 /// Number of objects at the end of a list of Messages; before each, a shorter beginning ends. Clients move
 /// marks of the provider's cache along with the end of a conversation, so its last objects change once

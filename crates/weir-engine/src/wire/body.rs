@@ -7,8 +7,9 @@ use std::fmt;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::beginning::Begun;
+use super::request::LABELS;
 use super::walk::Walk;
-use super::{BodyError, FieldError, LABELS, json};
+use super::{BodyError, FieldError, json};
 
 /// Members that list fallback models.
 pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];

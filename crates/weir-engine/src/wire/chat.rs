@@ -5,8 +5,8 @@ use super::beginning::Begun;
 use super::body::model as read_model;
 use super::body::{Members, expect_string, fields, pin, wrong};
 use super::json;
+use super::json::without_member;
 use super::message::{Call, Content, Message, Part, Role};
-use super::splice::without_member;
 use super::usage_option::UsageOption;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{json, splice};
+use super::json;
 
 /// Types of a compaction item.
 const TYPES: [&str; 2] = ["compaction", "compaction_summary"];
@@ -75,7 +75,7 @@ pub fn replace<E>(
         return Ok(None);
     }
     let mut opened = opened.into_iter().peekable();
-    let text = splice::rejoin(text, &items, |index, item| {
+    let text = json::rejoin(text, &items, |index, item| {
         if index < from {
             return None;
         }
@@ -99,7 +99,7 @@ pub fn without_trigger(text: &str) -> Option<String> {
     };
     let has_one = items.iter().any(|item| is_trigger(item));
     has_one.then(|| {
-        splice::rejoin(text, &items, |_, item| (!is_trigger(item)).then_some(Cow::Borrowed(item)))
+        json::rejoin(text, &items, |_, item| (!is_trigger(item)).then_some(Cow::Borrowed(item)))
     })
 }
 

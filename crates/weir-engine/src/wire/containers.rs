@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::messages::{Container, USER_HEAD, blocks, content, text_block, user_message};
+use super::messages::{USER_HEAD, blocks, content, text_block, user_message};
+use super::request::Container;
 use super::splice::rewrite;
 use super::{Edit, Protocol, Request, json};
 

@@ -8,8 +8,8 @@ use std::ops::Range;
 use memchr::memmem;
 
 use super::json;
+use super::json::member_span;
 use super::messages::RESULT;
-use super::splice::member_span;
 use super::walk::Walk;
 
 /// Mark of the provider's cache, on a block.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use memchr::memchr2;
 use serde::de::{self, Deserializer, Visitor};
@@ -267,6 +268,58 @@ pub fn run(raw: &str) -> Option<Vec<&str>> {
         Some(())
     })?;
     Some(values)
+}
+
+/// Rewrites each of `elements`, which lie in `whole` as the elements of one array, with `rewrite`.
+///
+/// The separator before a removed element is removed too, or the one after it if it was the first.
+/// So the rest of the array keeps its bytes.
+pub fn rejoin<'a>(
+    whole: &'a str,
+    elements: &[&'a str],
+    mut rewrite: impl FnMut(usize, &'a str) -> Option<Cow<'a, str>>,
+) -> String {
+    let mut out = String::with_capacity(whole.len() + 1024);
+    let mut written = 0; // Bytes of the whole already written.
+    let mut kept_any = false;
+    for (index, raw) in elements.iter().enumerate() {
+        let start = raw.as_ptr() as usize - whole.as_ptr() as usize;
+        let kept = rewrite(index, raw);
+        if index == 0 || (kept.is_some() && kept_any) {
+            out.push_str(&whole[written..start]);
+        }
+        written = start + raw.len();
+        if let Some(kept) = kept {
+            kept_any = true;
+            out.push_str(&kept);
+        }
+    }
+    out.push_str(&whole[written..]);
+    out
+}
+
+/// Removes the member of the object `raw` whose value is `value`, a slice of `raw` as
+/// [`members`] returns it.
+pub fn without_member(raw: &str, value: &str) -> String {
+    let span = member_span(raw, value);
+    format!("{}{}", &raw[..span.start], &raw[span.end..])
+}
+
+/// Returns the place of that member in `raw`, with the comma that separates it from another.
+pub(super) fn member_span(raw: &str, value: &str) -> Range<usize> {
+    let start = value.as_ptr() as usize - raw.as_ptr() as usize;
+    let mut end = start + value.len();
+    let before_colon = raw[..start].trim_end().trim_end_matches(':').trim_end();
+    let inside_key = before_colon.len().saturating_sub(1);
+    let mut from = raw[..inside_key].rfind('"').unwrap_or(inside_key);
+    let after = raw[end..].trim_start();
+    if let Some(rest) = after.strip_prefix(',') {
+        end = raw.len() - rest.trim_start().len();
+    } else {
+        let before = raw[..from].trim_end();
+        from = before.strip_suffix(',').unwrap_or(before).len();
+    }
+    from..end
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use super::beginning::Begun;
 use super::body::{Members, expect_string, fields, member_value, model, next_fields, pin, wrong};
 use super::builtin;
 use super::json;
+use super::json::rejoin;
 use super::message::{Call, Content, Message, Naming, Part, Role};
-use super::splice::rejoin;
+use super::request::Container;
 use super::walk::Walk;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
@@ -23,18 +24,6 @@ const MEMBERS: [&str; 7] =
 
 /// Type of a block with the result of a tool, as JSON text.
 pub(super) const RESULT: &str = "\"tool_result\"";
-
-/// Object in the list of messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Container<'a> {
-    pub(super) raw: &'a str,
-    /// JSON text of its role; empty if it has none.
-    pub(super) role: &'a str,
-    /// Its messages among those of the request.
-    pub(super) messages: Range<usize>,
-    /// Whether each of these messages is a part of the content, not the object itself.
-    pub(super) is_split: bool,
-}
 
 /// Collects the messages of `messages`.
 struct List<'a> {

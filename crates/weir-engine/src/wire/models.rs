@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::{json, splice};
+use super::json;
 
 /// Names that providers use for a model's window, and for its maximum output.
 const WINDOW_NAMES: [&str; 4] =
@@ -58,7 +58,7 @@ pub fn written<'a>(
     let behind = list.text.len() - list.end;
     let raw: Vec<&str> = list.entries.iter().map(|entry| entry.raw).collect();
     let mut kept = false;
-    let mut text = splice::rejoin(list.text, &raw, |index, _| {
+    let mut text = json::rejoin(list.text, &raw, |index, _| {
         let entry = rewrite(&list.entries[index]);
         kept |= entry.is_some();
         entry

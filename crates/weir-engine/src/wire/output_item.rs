@@ -6,7 +6,7 @@
 
 use super::event_filter::{self, Judge, Verdict};
 use super::json;
-use super::splice::rejoin;
+use super::json::rejoin;
 
 /// Maximum size of an event that is examined. The last one holds the whole answer.
 pub const MAX_EVENT_BYTES: usize = 32 << 20;

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::json;
-use super::splice::rejoin;
+use super::json::rejoin;
 
 /// Returns a run of items, joined by commas, each in the form of an answer. `id` makes the ID of an item
 /// from a prefix.

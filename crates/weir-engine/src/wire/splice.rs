@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::containers::{self, Treated};
-use super::json::{self, elements, escape_into, string};
+use super::json::{self, elements, escape_into, rejoin, string, without_member};
 use super::message::{Content, Role};
 use super::messages::{self, text_block};
 use super::{Protocol, Request, breakpoint, chat, responses};
@@ -127,34 +127,6 @@ fn treated<'a>(request: &Request<'a>, message: usize, edits: &'a [(usize, Edit)]
     treated
 }
 
-/// Rewrites each of `elements`, which lie in `whole` as the elements of one array, with `rewrite`.
-///
-/// The separator before a removed element is removed too, or the one after it if it was the first.
-/// So the rest of the array keeps its bytes.
-pub fn rejoin<'a>(
-    whole: &'a str,
-    elements: &[&'a str],
-    mut rewrite: impl FnMut(usize, &'a str) -> Option<Cow<'a, str>>,
-) -> String {
-    let mut out = String::with_capacity(whole.len() + 1024);
-    let mut written = 0; // Bytes of the whole already written.
-    let mut kept_any = false;
-    for (index, raw) in elements.iter().enumerate() {
-        let start = raw.as_ptr() as usize - whole.as_ptr() as usize;
-        let kept = rewrite(index, raw);
-        if index == 0 || (kept.is_some() && kept_any) {
-            out.push_str(&whole[written..start]);
-        }
-        written = start + raw.len();
-        if let Some(kept) = kept {
-            kept_any = true;
-            out.push_str(&kept);
-        }
-    }
-    out.push_str(&whole[written..]);
-    out
-}
-
 /// Rewrites one message with its edits.
 pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
     // Texts placed before are added from the last to the first, so that they read in order.
@@ -221,32 +193,6 @@ fn unmarked(raw: &str) -> Cow<'_, str> {
         Some(weir) => Cow::Owned(without_member(raw, weir)),
         None => Cow::Borrowed(raw),
     }
-}
-
-/// Removes the member of the object `raw` whose value is `value`, a slice of `raw` as
-/// [`json::members`] returns it.
-///
-/// [`json::members`]: super::json::members
-pub fn without_member(raw: &str, value: &str) -> String {
-    let span = member_span(raw, value);
-    format!("{}{}", &raw[..span.start], &raw[span.end..])
-}
-
-/// Returns the place of that member in `raw`, with the comma that separates it from another.
-pub(super) fn member_span(raw: &str, value: &str) -> Range<usize> {
-    let start = value.as_ptr() as usize - raw.as_ptr() as usize;
-    let mut end = start + value.len();
-    let before_colon = raw[..start].trim_end().trim_end_matches(':').trim_end();
-    let inside_key = before_colon.len().saturating_sub(1);
-    let mut from = raw[..inside_key].rfind('"').unwrap_or(inside_key);
-    let after = raw[end..].trim_start();
-    if let Some(rest) = after.strip_prefix(',') {
-        end = raw.len() - rest.trim_start().len();
-    } else {
-        let before = raw[..from].trim_end();
-        from = before.strip_suffix(',').unwrap_or(before).len();
-    }
-    from..end
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use moka::sync::Cache;
 
-use super::{VirtualKey, is_secret};
+use super::VirtualKey;
+use super::secrets::is_secret;
 use crate::{Store, StoreError, Tenant};
 
 /// Maximum number of cached keys.

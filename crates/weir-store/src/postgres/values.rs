@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::super::sqlite::stored;
-use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant, check};
+use super::super::values::check;
+use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 use super::{Postgres, Shared, conversations, schema};
 use crate::backend::Values;
 

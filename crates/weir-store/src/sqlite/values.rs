@@ -11,8 +11,9 @@ use super::readers::Readers;
 use super::sync::Dirty;
 use super::{Sqlite, conversations, stored, sync};
 use crate::backend::Values;
+use crate::values::check;
 use crate::wal::checkpoint_all;
-use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant, check};
+use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
 const DELETED_AT_ONCE: i64 = 1000;

@@ -35,8 +35,8 @@ use lines::odd;
 use subject::Subject;
 use weight::Seeded;
 use worth::{
-    EDIT_WORTH, JOINED_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full,
-    is_talk, lead, shapes, text_tokens_of,
+    EDIT_WORTH, GAP_TOKENS, HEADER_TOKENS, JOINED_WORTH, NAME_COVER, SHORT_TOKENS, TALK_WORTH,
+    USER_WORTH, WORTHY_TOKENS, cover, is_full, is_talk, lead, shapes, text_tokens_of,
 };
 
 /// Tokens of the note's first line.
@@ -45,9 +45,7 @@ const HEAD_TOKENS: f64 = 16.0;
 /// they would take the place of a value.
 const NUMBERS_TOKENS: f64 = 6.0;
 const NUMBERED_TOKENS: f64 = 1000.0;
-/// Tokens of a speaker line, of a gap mark, and of the separator of two names in a list.
-pub(super) const HEADER_TOKENS: f64 = 5.0;
-pub(super) const GAP_TOKENS: f64 = 2.0;
+/// Tokens of the separator of two names in a list.
 const ENTRY_TOKENS: f64 = 1.5;
 /// Expected later use that a token must provide, in excerpts and in lists of names, to be worth
 /// sending with each later request. `excerpt_cost` multiplies both. A name is cheap for what it leads
@@ -63,8 +61,6 @@ const FEW_NAMES: f64 = 10.0;
 const CONCLUSION_WORTH: f64 = 0.0092;
 /// Worth per token of a line that differs from all others of a result, with its mark and the line that names it.
 const ODD_WORTH: f64 = 0.02;
-/// Maximum size of user messages that stay or go whole.
-pub(super) const SHORT_TOKENS: f64 = 120.0;
 /// Maximum gap, in units and tokens, that is filled.
 const FILL_UNITS: usize = 4;
 const FILL_TOKENS: f64 = 36.0;

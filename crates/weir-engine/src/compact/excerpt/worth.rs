@@ -7,6 +7,11 @@ use crate::compact::message::reading::{Block, BlockKind, Mention, Reading, Unit}
 use crate::compact::message::values::{ValueKind, is_moment};
 use crate::wire::Role;
 
+/// Tokens of a speaker line, and of a gap mark.
+pub(crate) const HEADER_TOKENS: f64 = 5.0;
+pub(crate) const GAP_TOKENS: f64 = 2.0;
+/// Maximum size of user messages that stay or go whole.
+pub(crate) const SHORT_TOKENS: f64 = 120.0;
 /// Coverage of a value by a bare name in a list, and by a unit with little else; in context it is
 /// full.
 pub(crate) const NAME_COVER: f64 = 0.5;

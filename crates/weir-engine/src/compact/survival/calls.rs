@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{outputs, units_within};
+use super::outputs;
+use super::parts::units_within;
 use crate::compact::actions::tools::Tool;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;

@@ -8,8 +8,8 @@ use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::{Called, Calls};
+use super::parts::{marked, said, units_within};
 use super::shell::{self, ShellEdit};
-use super::{marked, said, units_within};
 use crate::compact::actions::{self, outcome};
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;

@@ -8,7 +8,7 @@ use regex::Regex;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::{Called, Calls};
-use super::{marked, said};
+use super::parts::{marked, said};
 use crate::compact::excerpt::conclusions::any_of;
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;

@@ -10,6 +10,7 @@ mod calls;
 mod edits;
 pub(super) mod errors;
 mod outputs;
+mod parts;
 mod room;
 mod rules;
 mod shell;
@@ -17,12 +18,13 @@ mod tasks;
 mod words;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::excerpt::subject::Subject;
-use super::message::reading::{Reading, Unit};
+use super::message::reading::Reading;
 use crate::wire::Role;
+pub(crate) use parts::Claim;
+
 use calls::Calls;
 use room::Room;
 use rules::{Conversation, RulesOf};
@@ -33,26 +35,6 @@ const RULES_PERCENT: f64 = 60.0;
 const TASKS_PERCENT: f64 = 20.0;
 const ERRORS_PERCENT: f64 = 20.0;
 const EDITS_PERCENT: f64 = 25.0;
-
-/// Tags around instructions that agents put into a user's message.
-const INSTRUCTION_TAGS: [&str; 9] = [
-    "system-reminder",
-    "INSTRUCTIONS",
-    "instructions",
-    "user_instructions",
-    "project_instructions",
-    "custom_instructions",
-    "user_rules",
-    "rules",
-    "always_applied_workspace_rules",
-];
-
-/// Units of a message that go into a note first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) message: usize,
-    pub(crate) units: Range<usize>,
-}
 
 /// Searches a message for rules, unless it looks like the output of an action, which has none.
 pub(super) fn search(reading: &Reading) {
@@ -135,25 +117,4 @@ pub(crate) fn key(rule: &str) -> u64 {
 fn conversation<'a>(subject: &Subject<'a>) -> Conversation<'a> {
     let Subject { readings, gone, kept, notes, .. } = *subject;
     Conversation { readings, gone, kept, notes }
-}
-
-/// Returns the units that have a part of a span, by index.
-fn units_within(reading: &Reading, span: &Range<usize>) -> Range<usize> {
-    let first = reading.units.partition_point(|unit| unit.span.end <= span.start);
-    let end = reading.units.partition_point(|unit| unit.span.start < span.end);
-    first..end.max(first)
-}
-
-/// Returns the text of a unit.
-fn said<'a>(reading: &'a Reading, unit: &Unit) -> &'a str {
-    &reading.text[unit.span.clone()]
-}
-
-/// Marks the messages of a list of indexes.
-fn marked(messages: &[usize], all: usize) -> Vec<bool> {
-    let mut marks = vec![false; all];
-    for message in messages {
-        marks[*message] = true;
-    }
-    marks
 }

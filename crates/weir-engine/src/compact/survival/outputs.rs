@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::INSTRUCTION_TAGS;
+use super::parts::INSTRUCTION_TAGS;
 use crate::compact::message::ending::{Ending, EndingSoFar};
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;

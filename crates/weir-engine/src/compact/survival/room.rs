@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Claim, RulesOf};
+use super::parts::Claim;
+use super::rules::RulesOf;
 use crate::compact::excerpt::subject::Subject;
-use crate::compact::excerpt::{GAP_TOKENS, HEADER_TOKENS, SHORT_TOKENS};
+use crate::compact::excerpt::worth::{GAP_TOKENS, HEADER_TOKENS, SHORT_TOKENS};
 use crate::wire::Role;
 
 /// Maximum part of the room for the rules of one message while others claim, in hundredths: of a user, and

@@ -10,7 +10,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::Calls;
 use super::outputs::is_output;
-use super::{INSTRUCTION_TAGS, said, words};
+use super::parts::{INSTRUCTION_TAGS, said};
+use super::words;
 use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;

@@ -10,7 +10,7 @@ use memchr::memchr_iter;
 use serde_json::value::RawValue;
 
 use super::calls::{Called, Calls};
-use super::{marked, said, units_within};
+use super::parts::{marked, said, units_within};
 use crate::compact::actions::outcome;
 use crate::compact::actions::tools::TaskTool;
 use crate::compact::excerpt::subject::Subject;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::super::json;
-use super::super::splice::{rejoin, without_member};
+use super::super::json::{rejoin, without_member};
 
 /// Members of an object, as JSON texts.
 pub(super) struct Object<'a>(Vec<(Cow<'a, str>, &'a str)>);
