@@ -24,27 +24,62 @@ const SEARCHED_UNITS: usize = 200;
 /// Calls back from the newest one within which an error still matters.
 const RECENT_CALLS: usize = 40;
 /// Beginnings of lines that report an error, in lower case.
-const OPENINGS: [&str; 9] = [
+const OPENINGS: [&str; 27] = [
     "error",
     "fatal",
     "failed",
     "fail:",
+    "fail ",
+    "--- fail",
+    "not ok ",
     "e   ",
     "panic",
     "thread '",
     "command failed",
     "assertionerror",
+    "npm err",
+    "make: ***",
+    "ld: ",
+    "uncaught ",
+    "unhandled ",
+    "● ",
+    "✕ ",
+    "✗ ",
+    "<tool_use_error>",
+    "[error]",
+    "fehler",
+    "erreur",
+    "errore",
+    "erro:",
+    "ошибка",
 ];
 /// Other words of such lines.
 static INSIDE: LazyLock<Regex> = LazyLock::new(|| {
     any_of(&[
         "error[",
         "exception: ",
+        "exception in ",
         "error:",
+        ": error ",
+        "  error  ",
+        "error ts",
         "panicked at",
         "command not found",
+        "is not recognized as ",
+        "cannot find ",
         "no such file or directory",
+        "undefined reference to ",
+        "segmentation fault",
+        "core dumped",
+        "exit status ",
+        "exited with code ",
+        "timed out after ",
         "test result: failed",
+        "错误：",
+        "错误:",
+        "エラー:",
+        "エラー：",
+        "오류:",
     ])
 });
 
@@ -62,8 +97,10 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
             continue;
         }
         let reading = &subject.readings[result];
-        let code = exit_code(&reading.text);
-        let lines = if code == Some(0) { Vec::new() } else { error_lines(reading) };
+        let lines = match exit_code(&reading.text) {
+            Some(0) => Vec::new(),
+            code => error_lines(reading, reading.is_error || code.is_some()),
+        };
         newest.insert(command, lines.is_empty());
         if lines.is_empty() || errors == MOST_ERRORS || !is_gone[result] {
             continue;
@@ -84,14 +121,17 @@ fn head(subject: &Subject<'_>, call: &Called, is_gone: &[bool]) -> Option<(usize
         .map(|unit| (call.message, unit))
 }
 
-/// Returns the last units that report an error.
-fn error_lines(reading: &Reading) -> Vec<usize> {
-    let from = reading.units.len().saturating_sub(SEARCHED_UNITS);
-    let mut lines: Vec<usize> = (from..reading.units.len())
-        .rev()
-        .filter(|unit| reports(said(reading, &reading.units[*unit])))
-        .take(MOST_LINES)
-        .collect();
+/// Returns the last units that report an error; of a result that `has_failed` the last ones if none does.
+fn error_lines(reading: &Reading, has_failed: bool) -> Vec<usize> {
+    let last = reading.units.len().saturating_sub(SEARCHED_UNITS)..reading.units.len();
+    let units = |is_wanted: &dyn Fn(&str) -> bool| -> Vec<usize> {
+        let is_wanted = |unit: &usize| is_wanted(said(reading, &reading.units[*unit]));
+        last.clone().rev().filter(is_wanted).take(MOST_LINES).collect()
+    };
+    let mut lines = units(&reports);
+    if lines.is_empty() && has_failed {
+        lines = units(&|line| line.contains(char::is_alphabetic) && exit_code(line).is_none());
+    }
     lines.reverse();
     lines
 }
@@ -135,8 +175,37 @@ mod tests {
             ("error:", false),
             ("def error_page(request):", false),
             ("all tests passed", false),
+            ("src/app.ts(12,5): error TS2322: Type 'string' is not assignable.", true),
+            ("npm ERR! code ELIFECYCLE", true),
+            ("  ● sums › adds two numbers", true),
+            ("<tool_use_error>File has not been read yet.</tool_use_error>", true),
+            ("Segmentation fault (core dumped)", true),
+            ("main.o: undefined reference to `open_gate'", true),
+            ("collect2: error: ld returned 1 exit status", true),
+            ("Get-Item : Cannot find path 'C:\\gate' because it does not exist.", true),
+            ("--- FAIL: TestGate (0.00s)", true),
+            ("Exception in thread \"main\" java.lang.NullPointerException", true),
+            ("make: *** [all] Error 2", true),
+            ("  3:5  error  'gate' is not defined  no-undef", true),
+            ("Fehler: Datei nicht gefunden", true),
+            ("Command timed out after 120 s", true),
+            ("The gate opens without error.", false),
+            ("fn fail_gate() {", false),
         ] {
             assert_eq!(reports(line), expected, "{line}");
         }
+    }
+
+    /// The last lines of a command that failed count in any language.
+    #[test]
+    fn a_failed_result_shows_its_end() {
+        let text = "Das Tor wird gebaut\nDie Datei gate.c fehlt\n\nAbbruch\nexit code: 2";
+        let reading = Reading::of_text(crate::wire::Role::Tool, text);
+        let shown = |has_failed: bool| -> Vec<&str> {
+            let lines = error_lines(&reading, has_failed);
+            lines.into_iter().map(|unit| said(&reading, &reading.units[unit])).collect()
+        };
+        assert_eq!(shown(true), ["Das Tor wird gebaut", "Die Datei gate.c fehlt", "Abbruch"]);
+        assert!(shown(false).is_empty());
     }
 }
