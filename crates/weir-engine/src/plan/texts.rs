@@ -170,4 +170,51 @@ mod tests {
             }
         }
     }
+
+    /// Most of what a user prefers inside a longer message survives several compactions, in any language.
+    #[test]
+    fn a_users_sentences_survive_inside_longer_messages() {
+        let wanted = [
+            "Please keep every function short and simple",
+            "No, I meant the second gate and not the first one",
+            "Ich mag lieber Tabulatoren als Leerzeichen",
+            "Non, je voulais dire la deuxième porte",
+            "我更喜欢简短的函数名称",
+            "Лучше пиши короткие сообщения к коммитам",
+        ];
+        let mut messages = vec![
+            r#"{"role":"system","content":"Be brief."}"#.to_owned(),
+            r#"{"role":"user","content":"Check all parts."}"#.to_owned(),
+        ];
+        for nth in 0..120 {
+            let result = format!("part_{nth} holds at level {nth}, see gate_{nth}.\n").repeat(20);
+            let result = serde_json::to_string(&result).expect("a string");
+            messages.push(format!(r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"c{nth}","type":"function","function":{{"name":"read","arguments":"{{\"part\":\"part_{nth}\"}}"}}}}]}}"#));
+            messages
+                .push(format!(r#"{{"role":"tool","tool_call_id":"c{nth}","content":{result}}}"#));
+            if let Some(wanted) = wanted.get(nth / 4).filter(|_| nth % 4 == 0) {
+                let around = |from: usize| -> String {
+                    let say = |own: usize| {
+                        format!(
+                            "Then look at part_{own} in src/gates/gate_{own}.rs and compare level {own} with the table. "
+                        )
+                    };
+                    (from..from + 5).map(say).collect()
+                };
+                let said = format!("{}{wanted}. {}", around(nth), around(nth + 40));
+                messages.push(format!(r#"{{"role":"user","content":"{said}"}}"#));
+            }
+        }
+        let body = format!(r#"{{"model":"gpt-4o","messages":[{}]}}"#, messages.join(","));
+        let request = Protocol::Chat.read(body.as_bytes(), 1000).expect("readable");
+        for limit_tokens in [6000, 8000] {
+            let mut options = PlanOptions::new("gpt-4o", Encoding::O200kBase, 128_000);
+            options.limits.header_tokens = Some(limit_tokens);
+            let plan = plan(&request, &options, &NoSummaries).expect("it fits");
+            assert!(plan.compactions >= 2, "{}", plan.compactions);
+            let sent = plan.body.as_deref().expect("it is compacted");
+            let lost: Vec<&str> = wanted.into_iter().filter(|own| !sent.contains(own)).collect();
+            assert!(lost.len() <= 2, "{limit_tokens}: {lost:?}");
+        }
+    }
 }

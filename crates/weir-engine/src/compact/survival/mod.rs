@@ -1,8 +1,8 @@
 //! Survival: the parts of removed messages that a note has first, before parts of more worth. Rules
-//! of users and of instruction files, open tasks, errors not yet resolved, and the last edit of each
-//! file. Pure, linear in the conversation, and within a stated room.
+//! of users and of instruction files, open tasks, errors not yet resolved, the last edit of each
+//! file, and users' own sentences. Pure, linear in the conversation, and within a stated room.
 //!
-//! `rules`, `tasks`, `errors` and `edits` recognise one kind each. `room` shares the room among kinds
+//! `rules`, `tasks`, `errors`, `edits` and `prose` recognise one kind each. `room` shares the room among kinds
 //! and messages, so that no message crowds out another. `calls` pairs calls with their results, `outputs`
 //! recognises those of agents without tools, `shell` reads the files that commands write.
 
@@ -11,6 +11,7 @@ mod edits;
 pub(super) mod errors;
 mod outputs;
 mod parts;
+mod prose;
 mod room;
 mod rules;
 mod shell;
@@ -35,6 +36,7 @@ const RULES_PERCENT: f64 = 60.0;
 const TASKS_PERCENT: f64 = 20.0;
 const ERRORS_PERCENT: f64 = 20.0;
 const EDITS_PERCENT: f64 = 25.0;
+const PROSE_PERCENT: f64 = 50.0;
 
 /// Searches a message for rules, unless it looks like the output of an action, which has none.
 pub(super) fn search(reading: &Reading) {
@@ -75,6 +77,8 @@ impl Work {
         room.take(errors::of(subject, calls), share(ERRORS_PERCENT));
         room.take(edits::of(subject, calls), share(EDITS_PERCENT));
         room.share_fairly(&mut rules, room_tokens);
+        let mut prose = prose::of(subject);
+        room.share_fairly(&mut prose, share(PROSE_PERCENT));
         room.share_surplus(&mut rules);
         room.into_claims()
     }

@@ -31,13 +31,13 @@ impl<'a> Room<'a> {
         Self { subject, all_tokens: room_tokens, left_tokens: room_tokens, claims, taken }
     }
 
-    /// Gives at most `share_tokens` to rules: the first of each message, then the second of each, and so
+    /// Gives at most `share_tokens` to rules or sentences: the first of each message, then the second of each, and so
     /// on, within the maximum of each message. Older messages come first in each round, so a rule that
     /// has survived one compaction survives the next.
     pub(super) fn share_fairly(&mut self, rules: &mut [RulesOf], share_tokens: f64) {
-        let least_tokens = self.all_tokens - share_tokens.min(self.all_tokens);
+        let least_tokens = (self.left_tokens - share_tokens).max(0.0);
         let all_tokens = self.all_tokens;
-        self.in_rounds(rules, least_tokens.max(0.0), |own| {
+        self.in_rounds(rules, least_tokens, |own| {
             let percent = if own.is_read { READ_PERCENT } else { MESSAGE_PERCENT };
             (all_tokens * percent / 100.0).max(LEAST_MESSAGE_TOKENS)
         });

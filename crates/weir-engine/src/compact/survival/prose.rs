@@ -1,0 +1,126 @@
+//! Recognition of users' own sentences, free of words and languages: what a user says inside a longer message,
+//! apart from the code, logs and data pasted there. Pure.
+
+use super::outputs::is_output;
+use super::parts::said;
+use super::rules::RulesOf;
+use crate::compact::excerpt::subject::Subject;
+use crate::compact::excerpt::worth::SHORT_TOKENS;
+use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::message::values::ValueKind;
+use crate::wire::Role;
+
+/// Maximum size of a message that is searched, and number of its sentences.
+const MOST_BYTES: usize = 64 << 10;
+const MOST_SENTENCES: usize = 64;
+/// Minimum and maximum letters of a sentence.
+const LEAST_LETTERS: usize = 8;
+const MOST_LETTERS: usize = 400;
+/// Minimum share of letters and blanks in a sentence, in hundredths.
+const LETTERS_PERCENT: usize = 85;
+
+/// Returns the sentences inside long messages of users that a note replaces. Those of a message with the fewest
+/// names for their length come first: nothing else keeps them.
+pub(super) fn of(subject: &Subject<'_>) -> Vec<RulesOf> {
+    let Subject { readings, gone, text_tokens, .. } = subject;
+    let mut all = Vec::new();
+    for message in gone.iter().copied() {
+        let reading = &readings[message];
+        let is_short = text_tokens[message] as f64 <= SHORT_TOKENS;
+        if reading.role != Role::User || is_short || is_output(readings, message) {
+            continue;
+        }
+        let mut units = sentences(reading);
+        let names = |unit: &usize| {
+            let unit = &reading.units[*unit];
+            let names = reading.values_of(unit).filter(|own| own.kind == ValueKind::Name).count();
+            names * MOST_BYTES / unit.span.len().max(1)
+        };
+        units.sort_by_key(names);
+        if !units.is_empty() {
+            all.push(RulesOf { message, units, is_read: false, taken_tokens: 0.0 });
+        }
+    }
+    all
+}
+
+/// Returns the units of a message that are sentences, in order.
+pub(super) fn sentences(reading: &Reading) -> Vec<usize> {
+    let mut is_code = false;
+    let mut found = Vec::new();
+    for (index, unit) in reading.units.iter().enumerate() {
+        if unit.span.end > MOST_BYTES || found.len() >= MOST_SENTENCES {
+            break;
+        }
+        let text = said(reading, unit);
+        if text.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code
+            && matches!(reading.blocks[unit.block as usize].kind, BlockKind::Text)
+            && is_sentence(text)
+        {
+            found.push(index);
+        }
+    }
+    found
+}
+
+/// Whether a line is written for a reader: nearly all of it letters and blanks, in several words.
+fn is_sentence(text: &str) -> bool {
+    let text = text.trim_end();
+    // Code and logs are indented, quoted or tagged.
+    if text.starts_with(['\t', '<', '>', '|', '+', '$', '{', '[', '/', '@'])
+        || text.starts_with("    ")
+    {
+        return false;
+    }
+    let (mut letters, mut all, mut is_spaceless) = (0, 0, false);
+    for letter in text.chars() {
+        letters += usize::from(letter.is_alphabetic());
+        all += usize::from(!letter.is_whitespace());
+        // Chinese and Japanese have no blanks between words, and four letters say what eight do.
+        is_spaceless |= matches!(letter, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}');
+    }
+    let words = text.split_whitespace().count();
+    let (least_words, least_letters) =
+        if is_spaceless { (1, LEAST_LETTERS / 2) } else { (3, LEAST_LETTERS) };
+    words >= least_words
+        && (least_letters..=MOST_LETTERS).contains(&letters)
+        && letters * 100 >= all * LETTERS_PERCENT
+        && !text.ends_with(['{', ';', '}', '='])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_told_from_code_and_logs() {
+        for (text, expected) in [
+            ("Please keep the functions short.", true),
+            ("Nein, ich meinte die zweite Schleuse, nicht die erste.", true),
+            ("- I prefer tabs over spaces", true),
+            ("请不要修改测试文件。", true),
+            ("テストは変更しないでください", true),
+            ("Используй только стандартную библиотеку, пожалуйста", true),
+            ("let gate = open(a, b);", false),
+            ("    return gate", false),
+            ("2026-03-01T10:15:31 INFO worker-3 handled request", false),
+            ("{\"gate\": \"open\", \"level\": 7}", false),
+            ("$ cargo build --release", false),
+            ("<path>src/gate.rs</path>", false),
+            ("if (gate) {", false),
+            ("ok", false),
+            ("", false),
+        ] {
+            assert_eq!(is_sentence(text), expected, "{text}");
+        }
+        let pasted = "It fails here:\n```\nthe gate is open now\n```\nPlease mend the gate only.";
+        let reading = Reading::of_text(Role::User, pasted);
+        let found: Vec<&str> = sentences(&reading)
+            .into_iter()
+            .map(|unit| said(&reading, &reading.units[unit]))
+            .collect();
+        assert_eq!(found, ["It fails here:", "Please mend the gate only."]);
+    }
+}
