@@ -8,8 +8,8 @@ use super::source::{self, Source};
 /// Maximum lines of code in each crate and in the folders that a request passes, without tests, comments and
 /// blank lines.
 const MOST_LINES: &[(&str, usize)] = &[
-    // Odd lines of old results and users' own sentences stay in notes.
-    ("crates/weir-engine/src/compact/", 14_300),
+    // Instruction files by what they are, odd lines of old results and users' own sentences stay in notes.
+    ("crates/weir-engine/src/compact/", 14_500),
     ("crates/weir-engine/src/plan/", 1000),
     ("crates/weir-engine/src/tokens/", 1950),
     ("crates/weir-engine/src/wire/", 9850),

@@ -9,6 +9,7 @@
 mod calls;
 mod edits;
 pub(super) mod errors;
+mod instructions;
 mod outputs;
 mod parts;
 mod prose;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use super::parts::INSTRUCTION_TAGS;
 use crate::compact::message::ending::{Ending, EndingSoFar};
-use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::message::reading::{Block, BlockKind, Reading};
 use crate::wire::Role;
 
+/// Messages that are searched for calls of tools.
+const MOST_SEARCHED: usize = 64;
 /// Beginnings of outputs, in lower case.
 const OPENINGS: [&str; 8] = ["<", "{", "[", "```", "observation", "output", "$ ", "exit"];
 
@@ -16,15 +18,30 @@ const OPENINGS: [&str; 8] = ["<", "{", "[", "```", "observation", "output", "$ "
 pub(super) fn opens_as_output(reading: &Reading) -> bool {
     let text = reading.text.trim_start();
     let lower: String = text.chars().take(12).collect::<String>().to_lowercase();
-    let is_tagged = text
-        .strip_prefix('<')
-        .is_some_and(|rest| INSTRUCTION_TAGS.iter().any(|tag| rest.starts_with(tag)));
-    OPENINGS.iter().any(|opening| lower.starts_with(opening)) && !is_tagged
+    OPENINGS.iter().any(|opening| lower.starts_with(opening))
+}
+
+/// Whether a message begins with a tag around instructions.
+fn is_tagged(reading: &Reading) -> bool {
+    let text = reading.text.trim_start().strip_prefix('<');
+    text.is_some_and(|rest| INSTRUCTION_TAGS.iter().any(|tag| rest.starts_with(tag)))
+}
+
+/// Whether an agent has tools, by the newest messages before one.
+fn has_tools(readings: &[Arc<Reading>], message: usize) -> bool {
+    let newest = readings[..message].iter().rev().take(MOST_SEARCHED);
+    let is_call = |own: &Block| matches!(own.kind, BlockKind::Call { .. });
+    newest.flat_map(|reading| &reading.blocks).any(is_call)
 }
 
 /// Returns whether a user's message is the output of an action.
 pub(super) fn is_output(readings: &[Arc<Reading>], message: usize) -> bool {
-    if readings[message].role != Role::User || !opens_as_output(&readings[message]) {
+    let own = &readings[message];
+    if own.role != Role::User || !opens_as_output(own) {
+        return false;
+    }
+    // Without tools a command may have printed the tag; with them, an agent puts it before the user's words.
+    if is_tagged(own) && has_tools(readings, message) {
         return false;
     }
     let before = message.checked_sub(1).map(|before| &readings[before]);

