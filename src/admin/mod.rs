@@ -16,7 +16,8 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,12 +36,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use status::{InForce, Reloaded};
-pub use token::{Token, keep_apart, load_or_make};
+pub use token::{Token, for_metrics, keep_apart, keep_for_metrics, load_or_make};
 
 use crate::config::{Catalogue, Config, Policies, Routes};
 use crate::proxy::BoxError;
@@ -64,9 +65,11 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum time for a request's head and body.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of simultaneous connections; others wait in the system's queue.
+/// Maximum number of simultaneous connections. One more ends the oldest without a request, or waits in the
+/// system's queue.
 const MAX_CONNECTIONS: usize = 64;
-/// Maximum number of simultaneous connections of one address; further ones are closed at once.
+/// Maximum number of simultaneous connections of one address. One more ends the oldest without a request, or is
+/// closed at once.
 const MAX_CONNECTIONS_OF_ADDRESS: usize = 32;
 /// Age at which a connection ends after its current request, so that a caller that reads nothing keeps
 /// no place.
@@ -206,6 +209,9 @@ impl Admin {
         let peers = Peers::default();
         let mut open = JoinSet::new();
         loop {
+            if places.available_permits() == 0 {
+                peers.release(None);
+            }
             let accept = async {
                 let place = Arc::clone(&places).acquire_owned().await;
                 self.listener.accept().await.map(|(stream, peer)| (stream, peer, place))
@@ -227,7 +233,7 @@ impl Admin {
             let (shared, tls) = (Arc::clone(&self.shared), self.tls.clone());
             open.spawn(async move {
                 if let Some(stream) = opened(tls, stream).await {
-                    serve(shared, stream, peer.ip()).await;
+                    serve(shared, stream, &share.open).await;
                 }
                 drop((place, share));
             });
@@ -239,38 +245,72 @@ impl Admin {
     }
 }
 
-/// Addresses of all connections, each as often as it has one.
-type Peers = Arc<Mutex<Vec<IpAddr>>>;
+/// Connection with its address, whether it has a request, and the sign to leave.
+#[derive(Debug)]
+struct Open {
+    peer: IpAddr,
+    is_busy: AtomicBool,
+    leaves: Notify,
+}
+
+/// All connections, the oldest first.
+#[derive(Clone, Default)]
+struct Peers(Arc<Mutex<Vec<Arc<Open>>>>);
+
+impl Peers {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<Open>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the oldest connection without a request leave, of one address or of all, so that nobody locks
+    /// others out by keeping connections. Returns whether there was one.
+    fn release(&self, peer: Option<IpAddr>) -> bool {
+        let mut all = self.all();
+        let is_idle = |own: &Arc<Open>| {
+            peer.is_none_or(|peer| own.peer == peer) && !own.is_busy.load(Ordering::Acquire)
+        };
+        let Some(place) = all.iter().position(is_idle) else { return false };
+        all.remove(place).leaves.notify_one();
+        true
+    }
+}
 
 /// A connection's share of those of its address, released on drop.
-struct Share(Peers, IpAddr);
+struct Share {
+    peers: Peers,
+    open: Arc<Open>,
+}
 
 impl Share {
-    /// Counts a connection of `peer`; `None` if it has enough.
+    /// Counts a connection of `peer`; `None` if it has enough, all with requests.
     fn of(peers: &Peers, peer: IpAddr) -> Option<Self> {
-        let mut all = peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.iter().filter(|own| **own == peer).count() >= MAX_CONNECTIONS_OF_ADDRESS {
+        let own = peers.all().iter().filter(|own| own.peer == peer).count();
+        if own >= MAX_CONNECTIONS_OF_ADDRESS && !peers.release(Some(peer)) {
             return None;
         }
-        all.push(peer);
-        Some(Self(Arc::clone(peers), peer))
+        let open = Open { peer, is_busy: AtomicBool::new(false), leaves: Notify::new() };
+        let open = Arc::new(open);
+        peers.all().push(Arc::clone(&open));
+        Some(Self { peers: peers.clone(), open })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = all.iter().position(|own| *own == self.1) {
-            all.swap_remove(place);
-        }
+        self.peers.all().retain(|own| !Arc::ptr_eq(own, &self.open));
     }
 }
 
 /// Answers the requests of a connection, up to its maximum age.
-async fn serve(shared: Arc<Shared>, stream: Stream, peer: IpAddr) {
+async fn serve(shared: Arc<Shared>, stream: Stream, open: &Open) {
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(shared.answer(request, peer).await) }
+        async move {
+            open.is_busy.store(true, Ordering::Release);
+            let answer = shared.answer(request, open.peer).await;
+            open.is_busy.store(false, Ordering::Release);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -284,6 +324,7 @@ async fn serve(shared: Arc<Shared>, stream: Stream, peer: IpAddr) {
             connection.as_mut().graceful_shutdown();
             tokio::time::timeout(LAST_REQUEST, connection).await.ok()
         }
+        () = open.leaves.notified() => Some(Ok(())),
     };
     match served {
         Some(Ok(())) => {}
@@ -388,7 +429,10 @@ impl Shared {
             LOGOUT => return self.logout(&parts),
             _ => {}
         }
-        if !self.is_authorized(&parts.headers) {
+        let given = bearer(&parts.headers);
+        let is_page = is_read && parts.uri.path() == METRICS;
+        let is_scraper = is_page && given.is_some_and(|given| self.token.is_of_metrics(given));
+        if !is_scraper && !given.is_some_and(|given| self.token.is(given)) {
             if !self.sessions.is_of_one(&parts.headers, Instant::now()) {
                 let message = "The admin API needs its token: 'Authorization: Bearer TOKEN'. weir \
                                printed it when it first started, and keeps it in \
@@ -432,7 +476,7 @@ impl Shared {
             Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
         })?;
         let now = Instant::now();
-        let is_right = || match (&login.token, &login.code) {
+        let is_right = match (&login.token, &login.code) {
             (Some(token), None) => self.token.is(token.trim()),
             (None, Some(code)) => self.sessions.redeem(code, now),
             _ => false,
@@ -450,7 +494,7 @@ impl Shared {
                 return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_token", message));
             }
             Attempt::TooMany(wait) => {
-                let message = "Too many logins failed. Wait a minute, then try again.";
+                let message = "Too many logins failed, and this one is wrong, too. Wait a minute, then try again.";
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 let refusal = Refusal::new(status, "too_many_attempts", message);
                 return Err(Refusal { retry: Some(wait), ..refusal });
@@ -478,16 +522,14 @@ impl Shared {
     fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
 
-    fn is_authorized(&self, headers: &HeaderMap) -> bool {
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let value = values.next().and_then(|value| value.to_str().ok());
-        let token = value.and_then(|value| value.split_once(' '));
-        let is_one = values.next().is_none();
-        token.is_some_and(|(scheme, token)| {
-            is_one && scheme.eq_ignore_ascii_case("bearer") && self.token.is(token.trim())
-        })
-    }
+/// Returns the token of a request that has one.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (scheme, token) = values.next()?.to_str().ok()?.split_once(' ')?;
+    let is_one = values.next().is_none() && scheme.eq_ignore_ascii_case("bearer");
+    is_one.then(|| token.trim())
 }
 
 /// Refuses requests of web pages of other origins. Returns whether the request names its origin.

@@ -84,41 +84,27 @@ impl Sessions {
         Self { cookie: format!("weir_session_{port}"), is_secure, state: Mutex::default() }
     }
 
-    /// Runs `check` unless too many attempts of this address have failed.
-    pub(super) fn attempt(
-        &self,
-        address: IpAddr,
-        now: Instant,
-        check: impl FnOnce() -> bool,
-    ) -> Attempt {
+    /// Judges a login by `is_right`. Wrong ones of an address are counted, and slow down their sender alone: a
+    /// right one always succeeds, since others may share its address.
+    pub(super) fn attempt(&self, address: IpAddr, now: Instant, is_right: bool) -> Attempt {
+        if is_right {
+            return Attempt::Granted;
+        }
         let place = network(address);
-        let place = {
-            let mut state = self.state();
-            let ended = |failures: &Failures| {
-                now.saturating_duration_since(failures.since) >= FAILURE_WINDOW
-            };
-            state.failures.retain(|_, failures| !ended(failures));
-            let is_known = state.failures.contains_key(&place);
-            let is_full = state.failures.len() >= MAX_ADDRESSES;
-            let place =
-                if is_full && !is_known { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { place };
-            // Counted before the check, so that attempts at the same time cannot pass the limit.
-            let failures = state.failures.entry(place).or_insert(Failures { since: now, count: 0 });
-            if failures.count >= MAX_FAILURES {
-                let passed = now.saturating_duration_since(failures.since);
-                return Attempt::TooMany(FAILURE_WINDOW.saturating_sub(passed));
-            }
-            failures.count += 1;
-            place
-        };
-        if !check() {
-            return Attempt::Refused;
-        }
         let mut state = self.state();
-        if let Some(failures) = state.failures.get_mut(&place) {
-            failures.count = failures.count.saturating_sub(1);
+        let ended =
+            |failures: &Failures| now.saturating_duration_since(failures.since) >= FAILURE_WINDOW;
+        state.failures.retain(|_, failures| !ended(failures));
+        let is_known = state.failures.contains_key(&place);
+        let is_full = state.failures.len() >= MAX_ADDRESSES;
+        let place = if is_full && !is_known { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { place };
+        let failures = state.failures.entry(place).or_insert(Failures { since: now, count: 0 });
+        if failures.count >= MAX_FAILURES {
+            let passed = now.saturating_duration_since(failures.since);
+            return Attempt::TooMany(FAILURE_WINDOW.saturating_sub(passed));
         }
-        Attempt::Granted
+        failures.count += 1;
+        Attempt::Refused
     }
 
     /// Starts a session; returns the `Set-Cookie` header that gives it to the browser.
@@ -298,25 +284,26 @@ mod tests {
         let sessions = Sessions::new(8410, false);
         let start = Instant::now();
         for _ in 0..MAX_FAILURES {
-            assert_eq!(sessions.attempt(HERE, start, || true), Attempt::Granted);
-            assert_eq!(sessions.attempt(HERE, start, || false), Attempt::Refused);
+            assert_eq!(sessions.attempt(HERE, start, true), Attempt::Granted);
+            assert_eq!(sessions.attempt(HERE, start, false), Attempt::Refused);
         }
-        let refused = sessions.attempt(HERE, start, || true);
+        let refused = sessions.attempt(HERE, start, false);
         assert_eq!(refused, Attempt::TooMany(FAILURE_WINDOW));
+        assert_eq!(sessions.attempt(HERE, start, true), Attempt::Granted);
         let other = "192.0.2.1".parse().expect("an address");
-        assert_eq!(sessions.attempt(other, start, || true), Attempt::Granted);
+        assert_eq!(sessions.attempt(other, start, false), Attempt::Refused);
         let later = start + FAILURE_WINDOW;
-        assert_eq!(sessions.attempt(HERE, later, || true), Attempt::Granted);
+        assert_eq!(sessions.attempt(HERE, later, false), Attempt::Refused);
 
         let one_network = |host: u16| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host));
         for host in 0..MAX_FAILURES as u16 {
-            assert_eq!(sessions.attempt(one_network(host), later, || false), Attempt::Refused);
+            assert_eq!(sessions.attempt(one_network(host), later, false), Attempt::Refused);
         }
-        let refused = sessions.attempt(one_network(999), later, || true);
+        let refused = sessions.attempt(one_network(999), later, false);
         assert_eq!(refused, Attempt::TooMany(FAILURE_WINDOW));
         for host in 0..5000_u32 {
             let address = IpAddr::V4(std::net::Ipv4Addr::from(0x0a00_0000 + host));
-            sessions.attempt(address, later, || false);
+            sessions.attempt(address, later, false);
         }
         assert!(sessions.state().failures.len() <= MAX_ADDRESSES + 1);
     }

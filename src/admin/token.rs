@@ -12,24 +12,52 @@ use crate::config::Secret;
 
 /// Prefix of generated tokens, so that a leaked one shows its purpose.
 const PREFIX: &str = "weir-admin-";
+const METRICS_PREFIX: &str = "weir-metrics-";
 const RANDOM_BYTES: usize = 32;
 /// Minimum length of a token written by hand.
 const MIN_CHARACTERS: usize = 32;
 
-/// The token as a hash, the form used for comparison.
+/// The token, and the one for the metrics alone that follows from it, as hashes, the form used for comparison.
 #[derive(Clone)]
-pub struct Token(blake3::Hash);
+pub struct Token {
+    all: blake3::Hash,
+    metrics: blake3::Hash,
+}
 
 impl Token {
     pub fn new(secret: &Secret) -> Self {
-        Self(blake3::hash(secret.expose().as_bytes()))
+        let hash = |secret: &Secret| blake3::hash(secret.expose().as_bytes());
+        Self { all: hash(secret), metrics: hash(&for_metrics(secret)) }
     }
 
     /// Checks `given` in constant time.
     pub fn is(&self, given: &str) -> bool {
         // Hashes compare in constant time.
-        self.0 == blake3::hash(given.as_bytes())
+        self.all == blake3::hash(given.as_bytes())
     }
+
+    /// Checks `given` for a page of metrics, in constant time.
+    pub fn is_of_metrics(&self, given: &str) -> bool {
+        self.metrics == blake3::hash(given.as_bytes())
+    }
+}
+
+/// Returns the token that reads the metrics and nothing else. It follows from the admin token, which does not
+/// follow from it.
+pub fn for_metrics(token: &Secret) -> Secret {
+    let key = blake3::derive_key("weir 1 the token for metrics alone", token.expose().as_bytes());
+    Secret::new(format!("{METRICS_PREFIX}{}", URL_SAFE_NO_PAD.encode(key)))
+}
+
+/// Writes the token for the metrics next to the file of the admin token, for the scraper; returns its path.
+pub fn keep_for_metrics(path: &Path, token: &Secret) -> io::Result<PathBuf> {
+    let path = path.with_file_name("metrics.token");
+    let wanted = for_metrics(token);
+    if fs::read_to_string(&path).is_ok_and(|text| text.trim() == wanted.expose()) {
+        return Ok(path);
+    }
+    write_private(&path, &wanted)?;
+    Ok(path)
 }
 
 /// Loads the token from the file at `path`, or generates one if the file does not exist or no path

@@ -353,6 +353,8 @@ async fn admin(config: &Config, store: &Store, open: bool) -> Result<Option<Admi
         say_token(&token, path.as_deref())
             .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
     }
+    // A mounted secret's folder cannot be written; scrapers have the admin token then.
+    let _ = path.as_ref().map(|path| admin::keep_for_metrics(path, &token));
     let last = addresses.len() - 1;
     for (place, address) in addresses.into_iter().enumerate() {
         let token = admin::Token::new(&token);

@@ -129,7 +129,8 @@ impl Proxy {
         };
         let admitted = admitted.await;
         if request.asked.compaction == Some(AskedCompaction::Whole) {
-            return self.shorten(request, admitted, record).await;
+            // Rare, and larger than all else here.
+            return Box::pin(self.shorten(request, admitted, record)).await;
         }
         let sent = async {
             admitted?;

@@ -236,8 +236,8 @@ struct Pulse {
     head_since_ms: AtomicU64,
     /// Number of answers with bytes that the caller has not taken.
     owing: AtomicUsize,
-    /// When the caller last took some.
-    taken_ms: AtomicU64,
+    /// Number of times that the caller has taken some. A count, since a clock is dear at each event of a stream.
+    taken: AtomicU64,
     /// On HTTP/2, frames that belong to no request arrive at any time and are not activity.
     is_http2: AtomicBool,
     /// Signals that the connection ends with the request in flight.
@@ -255,7 +255,7 @@ impl Default for Pulse {
             // A new connection is expected to begin at once.
             head_since_ms: AtomicU64::new(0),
             owing: AtomicUsize::new(0),
-            taken_ms: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             is_http2: AtomicBool::new(false),
             leave: Notify::new(),
         }
@@ -278,7 +278,8 @@ impl Pulse {
 
     /// Records that the caller takes what it is owed.
     fn takes(&self) {
-        self.taken_ms.store(self.now_ms(), Ordering::Relaxed);
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Waits until the connection has been silent for too long: `unread_timeout` if an answer waits for
@@ -288,13 +289,18 @@ impl Pulse {
         header_timeout: Duration,
         unread_timeout: impl Fn() -> Duration,
     ) -> Silence {
+        // When the caller was last seen to have taken something.
+        let (mut taken, mut taken_at) = (0, Instant::now());
         loop {
             let now = Instant::now();
+            let newest = self.taken.load(Ordering::Relaxed);
+            if newest != taken || self.owing.load(Ordering::Relaxed) == 0 {
+                (taken, taken_at) = (newest, now);
+            }
             let head_since_ms = self.head_since_ms.load(Ordering::Relaxed);
             let (deadline, silence) = if self.owing.load(Ordering::Relaxed) > 0 {
                 let unread_timeout = unread_timeout();
-                let taken_ms = self.taken_ms.load(Ordering::Relaxed);
-                let unread = Duration::from_millis(self.now_ms().saturating_sub(taken_ms));
+                let unread = now.saturating_duration_since(taken_at);
                 let wait = unread_timeout.saturating_sub(unread).min(header_timeout);
                 (now + wait, (unread >= unread_timeout).then_some(Silence::Unread))
             } else if self.in_flight.load(Ordering::Relaxed) > 0 {

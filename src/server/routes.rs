@@ -208,11 +208,11 @@ impl Routes {
         response
     }
 
-    /// Carries out a step for `caller`.
+    /// Carries out a step for `caller`. Rare steps are boxed: each copy of this future copies the largest.
     async fn serve(&self, step: Step, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         match step {
             Step::Own(response) => response,
-            Step::Metrics => self.metrics(&parts, body).await,
+            Step::Metrics => Box::pin(self.metrics(&parts, body)).await,
             Step::NotAllowed(allowed) => self.refuse_method(&parts, body, allowed),
             Step::Original(reference) => {
                 let found = self.proxy.originals().find(caller.tenant, &reference).await;
@@ -224,17 +224,20 @@ impl Routes {
             }
             Step::Usage => {
                 let query = SpendQuery::read(parts.uri.query().unwrap_or_default());
-                let result = async { self.proxy.spend(&caller, query?).await };
+                let result = Box::pin(async { self.proxy.spend(&caller, query?).await });
                 self.json(parts, body, result.await)
             }
-            Step::Budgets => self.json(parts, body, self.proxy.statuses(&caller).await),
+            Step::Budgets => {
+                let statuses = Box::pin(self.proxy.statuses(&caller)).await;
+                self.json(parts, body, statuses)
+            }
             Step::Conversations => {
                 let path = parts.uri.path().to_owned();
                 let name = path.strip_prefix(CONVERSATIONS).unwrap_or_default();
-                self.conversations(parts, body, name, &caller).await
+                Box::pin(self.conversations(parts, body, name, &caller)).await
             }
-            Step::Plan => self.plan(parts, body, caller).await,
-            Step::Compaction => self.compaction(parts, body, &caller).await,
+            Step::Plan => Box::pin(self.plan(parts, body, caller)).await,
+            Step::Compaction => Box::pin(self.compaction(parts, body, &caller)).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }
     }

@@ -3,8 +3,10 @@
 //! OpenAI's guide to compaction describes the member in Responses: a list with an entry of the type
 //! `compaction`, which may set `compact_threshold` in tokens. `edits` reads that of Messages.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
-use memchr::memmem;
+use memchr::memmem::Finder;
 
 use super::edits;
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -13,6 +15,11 @@ use weir_engine::wire::{Protocol, compaction, json};
 
 /// Name of the member, and of the edit that takes it out.
 pub const EDIT: &str = "context_management";
+
+/// Searches for it and for the item that asks for compaction now, made once.
+static EDIT_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(EDIT));
+static TRIGGER_FINDER: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(compaction::TRIGGER));
 
 /// Request without the member, and what that asked for.
 pub struct Managed {
@@ -26,12 +33,12 @@ pub struct Managed {
 
 /// Whether a body may have the member.
 pub fn may_be_in(body: &[u8]) -> bool {
-    memmem::find(body, EDIT.as_bytes()).is_some()
+    EDIT_FINDER.find(body).is_some()
 }
 
 /// Whether a body may have an item that asks for compaction now.
 pub fn may_be_triggered(body: &[u8]) -> bool {
-    memmem::find(body, compaction::TRIGGER.as_bytes()).is_some()
+    TRIGGER_FINDER.find(body).is_some()
 }
 
 /// Takes such items out of a body; `None` if it has none.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use weir::admin::{Admin, Token, load_or_make};
+use weir::admin::{Admin, Token, for_metrics, load_or_make};
 use weir::config::{Config, Secret};
 use weir_store::Store;
 
@@ -59,6 +59,27 @@ async fn both() -> (Setting, Api) {
 async fn chat_with(setting: &Setting, secret: &Value) -> u16 {
     let secret = secret.as_str().expect("a secret");
     setting.ask(chat(&bearer(secret), body_of(100))).await.status()
+}
+
+#[tokio::test]
+async fn a_token_for_metrics_reads_them_and_nothing_else() {
+    let (setting, api) = both().await;
+    let scraper = bearer(for_metrics(&Secret::new(TOKEN)).expose());
+    let status = async |method: &str, path: &str| {
+        ask(api.address, bare(method, path, &scraper)).await.status()
+    };
+    // Let in: this listener has no proxy yet whose metrics it could show.
+    assert_eq!(status("GET", "/metrics").await, 503);
+    for (method, path) in [
+        ("GET", "/admin/v1/keys"),
+        ("GET", "/admin/v1/usage"),
+        ("GET", "/admin/v1/status"),
+        ("POST", "/metrics"),
+        ("POST", "/admin/v1/keys"),
+    ] {
+        assert_eq!(status(method, path).await, 401, "{method} {path}");
+    }
+    drop(setting);
 }
 
 #[tokio::test]

@@ -1,6 +1,10 @@
 //! Coding agents, recognised by their fixed prompts: which program speaks, and requests with which it
 //! compacts its own conversation. A user may write the same words: then the request is treated so.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
 use super::{Message, Request, Role, json};
 
 /// Beginnings of a text in the last message, which asks for the summary.
@@ -58,8 +62,8 @@ const ROLES: [&str; 2] = [
 /// Whether an agent asks for a summary of its own conversation, to continue with that alone.
 pub fn is_compaction(request: &Request<'_>) -> bool {
     let Some((last, before)) = request.messages.split_last() else { return false };
-    let begins = |raw: &str, searched: &str, role: Role, known: &[&str]| {
-        may_hold(searched, known)
+    let begins = |raw: &str, searched: &str, role: Role, (known, finders): (&[&str], &Finders)| {
+        finders.iter().any(|finder| finder.find(searched.as_bytes()).is_some())
             && request.protocol.read_message(raw).is_ok_and(|message| {
                 message.role == role && texts(&message).any(|text| begins_with(&text, known))
             })
@@ -67,9 +71,9 @@ pub fn is_compaction(request: &Request<'_>) -> bool {
     // A role stands near the beginning, an instruction may stand behind other texts.
     let states_a_role = |raw: &str| {
         let searched = &raw[..raw.floor_char_boundary(MAX_ROLE_BYTES)];
-        begins(raw, searched, Role::System, &ROLES)
+        begins(raw, searched, Role::System, (&ROLES, &ROLE_FINDERS))
     };
-    begins(last, last, Role::User, &INSTRUCTIONS)
+    begins(last, last, Role::User, (&INSTRUCTIONS, &INSTRUCTION_FINDERS))
         || before.iter().take(MAX_SYSTEM_MESSAGES).any(|raw| states_a_role(raw))
 }
 
@@ -80,11 +84,13 @@ const MAX_ROLE_BYTES: usize = 4096;
 /// Bytes of the beginnings that are searched before a message is parsed. They need no escape.
 const SEARCHED_BYTES: usize = 24;
 
-/// Whether a message's JSON text may hold one of the beginnings.
-fn may_hold(raw: &str, known: &[&str]) -> bool {
-    let has =
-        |begin: &&str| memchr::memmem::find(raw.as_bytes(), &begin.as_bytes()[..SEARCHED_BYTES]);
-    known.iter().any(|begin| has(begin).is_some())
+/// Searches for the beginnings, made once: to make them takes longer than to search a small message.
+type Finders = LazyLock<Vec<Finder<'static>>>;
+static ROLE_FINDERS: Finders = LazyLock::new(|| finders(&ROLES));
+static INSTRUCTION_FINDERS: Finders = LazyLock::new(|| finders(&INSTRUCTIONS));
+
+fn finders(known: &[&'static str]) -> Vec<Finder<'static>> {
+    known.iter().map(|begin| Finder::new(&begin.as_bytes()[..SEARCHED_BYTES])).collect()
 }
 
 /// Returns the texts of a message.

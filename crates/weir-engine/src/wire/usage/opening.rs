@@ -1,5 +1,8 @@
 //! Beginning of an answer: whether it failed before its first content. Keeps none of the answer.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use serde_json::Value;
 
 use super::skim::Skim;
@@ -193,8 +196,19 @@ fn announces(data: &[u8]) -> bool {
     })
 }
 
+/// Words of JSON for content, and parts of all words for a failure. They are made once: to make them takes longer
+/// than to search a small answer.
+static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"content\""));
+static FAILURES: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| [Finder::new("error"), Finder::new("fail")]);
+
 /// Judges a complete answer.
 fn judged_json(body: &[u8]) -> Verdict {
+    // Nearly all answers have content and no word of a failure, and need no reading.
+    let has = |finder: &Finder<'_>| finder.find(body).is_some();
+    if !FAILURES.iter().any(has) && has(&CONTENT) {
+        return Verdict::Content;
+    }
     let mut notes = Notes::default();
     match notes.body(body) {
         Some(read) if read.has_failed() => told(body),
