@@ -41,7 +41,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use status::{InForce, Reloaded};
-pub use token::{Token, for_metrics, keep_apart, keep_for_metrics, load_or_make};
+pub use token::{Token, for_metrics, keep_apart, keep_for_metrics, load_or_make, random_secret};
 
 use crate::config::{Catalogue, Config, Policies, Routes};
 use crate::proxy::BoxError;

@@ -157,9 +157,14 @@ fn close_to_others(_path: &Path) -> io::Result<()> {
 }
 
 fn random() -> io::Result<Secret> {
+    Ok(Secret::new(format!("{PREFIX}{}", random_secret()?.expose())))
+}
+
+/// Generates a secret that can stand in an address.
+pub fn random_secret() -> io::Result<Secret> {
     let mut bytes = [0; RANDOM_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(Secret::new(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))))
+    Ok(Secret::new(URL_SAFE_NO_PAD.encode(bytes)))
 }
 
 #[cfg(all(test, unix))]

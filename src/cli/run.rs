@@ -22,6 +22,7 @@ use super::serve;
 use super::settings::Flags;
 use super::start_error::{LogError, StartError};
 use super::store_path;
+use crate::admin;
 use crate::config::{Config, Problem, Server as Listener, Upstream};
 use crate::proxy::Proxy;
 use crate::proxy::metrics::Totals;
@@ -45,8 +46,10 @@ const LONG_ABOUT: &str = "\
 Runs a command, such as a coding agent, through a weir of its own.
 
 weir listens on free ports of 127.0.0.1, sets OPENAI_BASE_URL, OPENAI_API_BASE and \
-ANTHROPIC_BASE_URL for the command alone, and ends with it. The command keeps its own API keys, \
-terminal and exit code. Requests to OPENAI_BASE_URL go to OpenAI, requests to ANTHROPIC_BASE_URL \
+ANTHROPIC_BASE_URL for the command alone, and ends with it. Each address holds a secret \
+of the run, without which weir refuses: no other process may use it. The command keeps its own API \
+keys, terminal and exit code; variables from which weir reads the operator's keys are hidden from \
+it. Requests to OPENAI_BASE_URL go to OpenAI, requests to ANTHROPIC_BASE_URL \
 to Anthropic. Keys, budgets and usage are those of `weir serve`.";
 
 const EXAMPLES: &str = "\
@@ -84,6 +87,9 @@ pub(super) struct RunArgs {
     /// https://api.anthropic.com]
     #[arg(long, value_name = "URL")]
     anthropic: Option<String>,
+    /// Lets the command inherit the variables from which weir reads keys; else they are hidden from it
+    #[arg(long)]
+    pass_keys: bool,
     /// A configuration file in TOML; [server] and [admin] do not apply
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<String>,
@@ -125,6 +131,8 @@ fn started(args: &RunArgs) -> Result<u8, StartError> {
         drain_deadline_ms: DRAIN_DEADLINE_MS,
         ..Config::default().server
     };
+    let entrance = admin::random_secret().map_err(StartError::Runtime)?;
+    openai.auth.entrance = Some(entrance.clone());
     let anthropic = args.anthropic(&openai)?;
     let log_end = args.start_log(&mut openai).map_err(StartError::Log)?;
     serve::prepare(warnings);
@@ -196,6 +204,21 @@ impl RunArgs {
     }
 }
 
+/// Returns the names of the variables from which weir reads keys and secrets of its own.
+fn secret_variables(config: &Config) -> Vec<String> {
+    let upstreams = config.all_upstreams().flat_map(|(_, own)| {
+        let headers = own.header_envs.iter().map(|(_, variable)| variable);
+        std::iter::once(&own.api_key_env).chain(headers)
+    });
+    let others = [
+        &config.summaries.api_key_env,
+        &config.auth.secret_env,
+        &config.events.secret_env,
+        &config.traces.headers_env,
+    ];
+    upstreams.chain(others).filter(|name| !name.is_empty()).cloned().collect()
+}
+
 /// Opens a log file to append to it; a long one is begun again.
 fn opened(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
@@ -240,8 +263,10 @@ async fn serve_while(
     let serving = tokio::spawn(async move { tokio::join!(first.run(), second.run()) });
 
     let mut has_started = true;
-    let addresses = Addresses { openai: openai_address, anthropic: anthropic_address };
-    let code = match Running::start(&args.command, &addresses) {
+    let entrance = openai.auth.entrance.clone();
+    let addresses = Addresses { openai: openai_address, anthropic: anthropic_address, entrance };
+    let hidden = if args.pass_keys { Vec::new() } else { secret_variables(&openai) };
+    let code = match Running::start(&args.command, &addresses, &hidden) {
         Ok(mut running) => {
             let code = running.ended().await;
             let ending = shutdowns.clone();

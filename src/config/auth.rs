@@ -35,6 +35,8 @@ pub struct Auth {
     pub secret_file: String,
     /// The secret itself, filled in at start; `None` for that of the store.
     pub secret: Option<Secret>,
+    /// First segment that the path of each request has to have, and is forwarded without; `None` for none.
+    pub entrance: Option<Secret>,
 }
 
 /// `[admin]`: the admin API.
@@ -83,6 +85,7 @@ pub(super) fn read_auth(reader: &mut Reader) -> Auth {
         secret_env: keys.text("secret_env", variable),
         secret_file: keys.text("secret_file", file),
         secret: None,
+        entrance: None,
     };
     if !auth.secret_env.is_empty() && !auth.secret_file.is_empty() {
         let message = format!("is set together with {}; keep one", keys.name("secret_env"));

@@ -230,7 +230,7 @@ impl Proxy {
     /// Streams a request to the upstream, and its answer back.
     pub async fn pass(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
         if pass.method == Method::GET && *pass.target.endpoint() == Endpoint::Models {
-            return self.models(pass).await;
+            return Box::pin(self.models(pass)).await;
         }
         let (own, presence) = (self.clone(), Arc::new(Presence::default()));
         let attended = Arc::clone(&presence);

@@ -12,7 +12,7 @@ use http::header::{
     UPGRADE, VARY,
 };
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Uri};
 
 use super::accept::{Acceptor, Received};
 use super::auth::{Auth, is_secret_in};
@@ -65,6 +65,10 @@ const FORWARDED: [Method; 7] = [
 /// Retry delay sent if all connections are taken.
 const RETRY_AFTER_MS: u64 = 1000;
 
+/// Refusal of a request without the entrance of `weir run`.
+const OUTSIDE: &str = "This weir serves the command that `weir run` runs, and nobody else. The command has the \
+    whole address in OPENAI_BASE_URL and ANTHROPIC_BASE_URL.";
+
 /// Address of a request's client, as determined by its connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Address(pub IpAddr);
@@ -75,6 +79,8 @@ pub(super) struct Routes {
     pub(super) acceptor: Acceptor,
     hosts: Hosts,
     origins: Origins,
+    /// Hash of the first segment that paths have to have.
+    entrance: Option<blake3::Hash>,
     last_target: LastTarget,
     body_times: BodyTimes,
     state: RoutesState,
@@ -118,6 +124,20 @@ enum Step {
     Forward(Target),
 }
 
+/// Returns the address behind the first segment of a path, if the segment is the `entrance`.
+fn inside(entrance: &blake3::Hash, uri: &Uri) -> Option<Uri> {
+    let path = uri.path_and_query()?.as_str().strip_prefix('/')?;
+    let (segment, rest) = path.split_at(path.find(['/', '?']).unwrap_or(path.len()));
+    // Hashes compare in constant time.
+    if *entrance != blake3::hash(segment.as_bytes()) {
+        return None;
+    }
+    let rest = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(rest.try_into().ok()?);
+    Uri::from_parts(parts).ok()
+}
+
 impl RoutesState {
     /// Creates the state for the configuration in force at the start.
     pub(super) fn new(config: &Config, proxy: &Proxy, shutdown: Shutdown) -> Self {
@@ -141,6 +161,11 @@ impl Routes {
             acceptor: Acceptor::new(server.max_body_bytes, bodies),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
+            entrance: config
+                .auth
+                .entrance
+                .as_ref()
+                .map(|own| blake3::hash(own.expose().as_bytes())),
             last_target: Mutex::new(None),
             body_times: BodyTimes {
                 idle: Duration::from_millis(server.body_idle_timeout_ms),
@@ -173,7 +198,18 @@ impl Routes {
 
     /// Answers a request. Large futures are boxed: hyper keeps room for this one with each open HTTP/1.1
     /// connection, even while it is idle.
-    pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
+    pub(super) async fn answer(&self, mut request: Request<Body>) -> Response<Body> {
+        if let Some(entrance) = &self.entrance {
+            let Some(inside) = inside(entrance, request.uri()) else {
+                let (parts, body) = request.into_parts();
+                return self.refuse(
+                    &parts,
+                    body,
+                    &ProxyError::new(ErrorKind::InvalidApiKey, OUTSIDE),
+                );
+            };
+            *request.uri_mut() = inside;
+        }
         if let Err(problem) = check_framing(request.headers()) {
             let (parts, body) = request.into_parts();
             return self.refuse(&parts, body, &problem);
@@ -479,7 +515,7 @@ impl Routes {
         };
         let answered = if let Some(protocol) = protocol {
             match self.call(parts, body, protocol, target, caller).await {
-                Ok(call) if is_compact => self.proxy.compact(call).await,
+                Ok(call) if is_compact => Box::pin(self.proxy.compact(call)).await,
                 Ok(call) => self.proxy.handle(call).await,
                 Err(problem) => Err(refused(problem)),
             }

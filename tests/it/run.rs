@@ -149,6 +149,50 @@ async fn a_limit_compacts_and_observing_forwards_the_same_bytes() {
 }
 
 #[test]
+fn only_the_command_may_use_the_addresses() {
+    let script = r#"
+        for url in "$OPENAI_BASE_URL" "$ANTHROPIC_BASE_URL/v1"; do
+            host=${url#http://}; host=${host%%/*}
+            for page in "$url/no-such-page" http://$host/v1/models http://$host/readyz \
+                http://$host/metrics http://$host/wrong/v1/models http://$host/; do
+                curl -s -o /dev/null -w '%{http_code} ' "$page"
+            done
+            curl -s -o /dev/null -w '%{http_code}\n' "${url%/v1}/readyz"
+        done"#;
+    let (code, stdout, stderr) = ended(run(
+        &["--openai", "http://127.0.0.1:9/v1", "--anthropic", "http://127.0.0.1:9"],
+        script,
+    ));
+    assert_eq!(code, Some(0), "{stderr}");
+    for line in stdout.lines() {
+        let codes: Vec<&str> = line.split(' ').collect();
+        let [own, others @ .., ready] = &codes[..] else { panic!("{stdout}") };
+        assert_ne!(*own, "401", "{stdout}");
+        assert_eq!((others, *ready), (&["401"; 5][..], "200"), "{stdout}");
+    }
+    assert_eq!(stdout.lines().count(), 2, "{stderr}");
+}
+
+#[test]
+fn the_command_does_not_inherit_the_keys_of_the_operator() {
+    let folder = Folder::new();
+    let config = "[upstream]\nurl = \"http://127.0.0.1:9/v1\"\napi_key_env = \"OPENAI_API_KEY\"\n\
+                  header_envs = { x-other = \"OTHER_KEY\" }\n";
+    let config = folder.write("weir.toml", config);
+    let script = "echo $OPENAI_API_KEY $OTHER_KEY $ANTHROPIC_API_KEY";
+    for (flags, expected) in [
+        (&["--config", &config][..], "kept-by-weir kept-by-weir sk-mine\n"),
+        (&["--config", &config, "--pass-keys"], "sk-operator other-operator sk-mine\n"),
+    ] {
+        let mut command = run(flags, script);
+        command.env("OPENAI_API_KEY", "sk-operator").env("OTHER_KEY", "other-operator");
+        command.env("ANTHROPIC_API_KEY", "sk-mine");
+        let (_, stdout, stderr) = ended(command);
+        assert_eq!(stdout, expected, "{stderr}");
+    }
+}
+
+#[test]
 fn a_signal_reaches_the_command() {
     let trapping = "trap 'kill $!; exit 9' TERM; sleep 600 > /dev/null & echo ready; wait";
     for (script, expected) in [(trapping, 9), ("echo ready; exec sleep 600", 128 + 15)] {

@@ -8,6 +8,10 @@ use std::process::ExitStatus;
 
 use tokio::process::{Child, Command};
 
+use crate::config::Secret;
+
+/// Value of variables that are hidden from the command.
+const PLACEHOLDER: &str = "kept-by-weir";
 /// Exit code of a command whose end is not known.
 const UNKNOWN_END: u8 = 1;
 /// Exit code of a command that a signal ended, without the signal's number.
@@ -17,12 +21,18 @@ const SIGNALLED: i32 = 128;
 pub(super) struct Addresses {
     pub(super) openai: SocketAddr,
     pub(super) anthropic: SocketAddr,
+    /// First segment of all paths.
+    pub(super) entrance: Option<Secret>,
 }
 
 impl Addresses {
     /// Base URL of OpenAI's SDKs.
     fn openai(&self) -> String {
-        format!("http://{}/v1", self.openai)
+        format!("{}/v1", self.base(self.openai))
+    }
+
+    fn base(&self, address: SocketAddr) -> String {
+        format!("http://{address}/{}", self.entrance.as_ref().map_or("", Secret::expose))
     }
 
     /// Variables that lead a client to weir.
@@ -31,7 +41,7 @@ impl Addresses {
             ("OPENAI_BASE_URL", self.openai()),
             ("OPENAI_API_BASE", self.openai()),
             // Anthropic's SDKs append /v1.
-            ("ANTHROPIC_BASE_URL", format!("http://{}", self.anthropic)),
+            ("ANTHROPIC_BASE_URL", self.base(self.anthropic)),
         ]
     }
 
@@ -51,15 +61,18 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts `command`, its program first, with `addresses` in its environment.
-    pub(super) fn start(command: &[OsString], addresses: &Addresses) -> io::Result<Self> {
+    /// Starts `command`, its program first, with `addresses` in its environment. Clients refuse to start
+    /// without a key, so the variables that are `hidden` have a placeholder, which weir replaces.
+    pub(super) fn start(
+        command: &[OsString],
+        addresses: &Addresses,
+        hidden: &[String],
+    ) -> io::Result<Self> {
         let signals = Signals::listen()?;
-        let child = Command::new(&command[0])
-            .args(addresses.arguments(Path::new(&command[0])))
-            .args(&command[1..])
-            .envs(addresses.variables())
-            .spawn()?;
-        Ok(Self { child, signals })
+        let mut child = Command::new(&command[0]);
+        child.args(addresses.arguments(Path::new(&command[0]))).args(&command[1..]);
+        child.envs(hidden.iter().map(|name| (name, PLACEHOLDER))).envs(addresses.variables());
+        Ok(Self { child: child.spawn()?, signals })
     }
 
     /// Forwards signals until the command has ended, and returns its exit code.
