@@ -53,7 +53,7 @@ pub(super) fn read<'a>(
         format,
         prediction,
         choices,
-        service_tier,
+        _,
     ] = members.values;
     if no_list.is_some() {
         return Err(wrong("messages", "an array of messages"));
@@ -83,7 +83,6 @@ pub(super) fn read<'a>(
             .collect(),
         // A value that is not a number is left for the upstream to refuse.
         choices: choices.and_then(|raw| raw.parse().ok()).unwrap_or(1),
-        service_tier: service_tier.and_then(json::string),
         extras: extras
             .into_iter()
             .filter_map(|(kind, raw)| Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? }))

@@ -137,7 +137,7 @@ pub(super) fn read<'a>(
     let containers = std::mem::take(&mut begun.containers);
     let mut list = List { text, max_messages, messages, containers };
     let members = Members::read(text, &begun, &MEMBERS, "messages", |walk| list.message(walk))?;
-    let [model_raw, system, no_list, stream_raw, most, tools, tier] = members.values;
+    let [model_raw, system, no_list, stream_raw, most, tools, _] = members.values;
     let List { messages: mut own, mut containers, .. } = list;
     if no_list.is_some() {
         return Err(wrong("messages", "an array of messages"));
@@ -164,7 +164,6 @@ pub(super) fn read<'a>(
         output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
         absent_limits: Vec::new(),
         choices: 1,
-        service_tier: tier.and_then(json::string),
         extras: tools
             .filter(|raw| *raw != "null")
             .map(|raw| Extra { kind: ExtraKind::Tools, raw })

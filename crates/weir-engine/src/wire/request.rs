@@ -27,8 +27,6 @@ pub struct Request<'a> {
     pub absent_limits: Vec<&'static str>,
     /// Number of requested answers.
     pub choices: u64,
-    /// Requested service tier, if given.
-    pub service_tier: Option<Cow<'a, str>>,
     /// JSON texts outside the messages that become part of the prompt.
     pub extras: Vec<Extra<'a>>,
     /// JSON text of each message, borrowed from `text`. In Responses, one message of the assistant is a

@@ -161,7 +161,7 @@ pub(super) fn read<'a>(
         is_in_program: false,
     };
     let members = Members::read(text, &begun, &MEMBERS, "input", |walk| items.item(walk))?;
-    let [model_raw, instructions, input, stream_raw, most, tools, format, tier, _, conversation, _] =
+    let [model_raw, instructions, input, stream_raw, most, tools, format, _, _, conversation, _] =
         members.values;
     let [metadata, client_metadata, cache_key, _] = members.labels;
     let mut messages = Vec::with_capacity(items.messages.len() + 1);
@@ -191,7 +191,6 @@ pub(super) fn read<'a>(
         output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
         absent_limits: if most.is_none() { vec!["max_output_tokens"] } else { Vec::new() },
         choices: 1,
-        service_tier: tier.and_then(json::string),
         extras: extras
             .into_iter()
             .filter_map(|(kind, raw)| Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? }))
