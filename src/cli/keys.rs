@@ -128,9 +128,8 @@ struct Limits {
     /// Tokens per minute, prompts and answers, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     tokens_per_minute: Option<Given>,
-    /// Whether tokens per minute leave out what the provider read from its cache; prompts then count once
-    /// they are answered
-    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    /// Whether these leave out cached tokens, and count when answered
+    #[arg(long, value_name = "ON", num_args = 0..=1, default_missing_value = "true")]
     cached_tokens_free: Option<bool>,
     /// Simultaneous requests, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
