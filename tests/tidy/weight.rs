@@ -20,7 +20,8 @@ const MOST_LINES: &[(&str, usize)] = &[
     ("src/cli/", 8200),
     ("src/config/", 4800),
     ("src/proxy/", 18150),
-    ("src/server/", 2450),
+    // The entrance of `weir run`.
+    ("src/server/", 2500),
     ("src/tls/", 200),
     ("src/upstream/", 1850),
 ];
