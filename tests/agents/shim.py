@@ -135,10 +135,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "POST" and text:
             text = shaped(self.path, text)
         is_messages = self.path.startswith("/v1/messages") or "anthropic-version" in self.headers
-        connection = http.client.HTTPConnection(self.target["ANTHROPIC_BASE_URL" if is_messages else "OPENAI_BASE_URL"], timeout=600)
+        target = self.target["ANTHROPIC_BASE_URL" if is_messages else "OPENAI_BASE_URL"]
+        connection = http.client.HTTPConnection(target.netloc, timeout=600)
         skipped = ("host", "content-length", "accept-encoding", "connection", "transfer-encoding")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in skipped}
-        connection.request(self.command, self.path, text or None, headers)
+        # weir's addresses begin with a secret of the run.
+        entrance = target.path.removesuffix("/").removesuffix("/v1")
+        connection.request(self.command, entrance + self.path, text or None, headers)
         answer = connection.getresponse()
         self.send_response(answer.status)
         for name, value in answer.getheaders():
@@ -161,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
 def main():
     command = sys.argv[1:]
     names = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
-    Handler.target = {name: urlsplit(os.environ[name]).netloc for name in names}
+    Handler.target = {name: urlsplit(os.environ[name]) for name in names}
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

