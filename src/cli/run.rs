@@ -47,7 +47,7 @@ Runs a command, such as a coding agent, through a weir of its own.
 
 weir listens on free ports of 127.0.0.1, sets OPENAI_BASE_URL, OPENAI_API_BASE and \
 ANTHROPIC_BASE_URL for the command alone, and ends with it. Each address holds a secret \
-of the run, without which weir refuses: no other process may use it. The command keeps its own API \
+of the run, without which weir refuses. The command keeps its own API \
 keys, terminal and exit code; variables from which weir reads the operator's keys are hidden from \
 it. Requests to OPENAI_BASE_URL go to OpenAI, requests to ANTHROPIC_BASE_URL \
 to Anthropic. Keys, budgets and usage are those of `weir serve`.";
