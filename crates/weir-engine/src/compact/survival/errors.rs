@@ -144,6 +144,7 @@ pub(crate) fn reports(line: &str) -> bool {
     lower.contains(' ')
         && (OPENINGS.iter().any(|opening| lower.starts_with(opening)) || INSIDE.is_match(&lower))
         && !counts_none(&lower)
+        && exit_code(start) != Some(0)
 }
 
 /// Returns whether a line says that the number of errors is 0.
@@ -190,6 +191,9 @@ mod tests {
             ("Fehler: Datei nicht gefunden", true),
             ("Command timed out after 120 s", true),
             ("The gate opens without error.", false),
+            ("Process exited with code 1 after 3 s", true),
+            ("Process exited with code 0 after 3 s", false),
+            ("exit status 0 of make", false),
             ("fn fail_gate() {", false),
         ] {
             assert_eq!(reports(line), expected, "{line}");
