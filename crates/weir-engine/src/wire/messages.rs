@@ -20,7 +20,7 @@ use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
 /// Top-level members that weir acts on; each may be given once.
 const MEMBERS: [&str; 7] =
-    ["model", "system", "messages", "stream", "max_tokens", "tools", "service_tier"];
+    ["model", "system", "messages", "stream", "max_tokens", "tools", "output_config"];
 
 /// Type of a block with the result of a tool, as JSON text.
 pub(super) const RESULT: &str = "\"tool_result\"";
@@ -137,7 +137,7 @@ pub(super) fn read<'a>(
     let containers = std::mem::take(&mut begun.containers);
     let mut list = List { text, max_messages, messages, containers };
     let members = Members::read(text, &begun, &MEMBERS, "messages", |walk| list.message(walk))?;
-    let [model_raw, system, no_list, stream_raw, most, tools, _] = members.values;
+    let [model_raw, system, no_list, stream_raw, most, tools, output] = members.values;
     let List { messages: mut own, mut containers, .. } = list;
     if no_list.is_some() {
         return Err(wrong("messages", "an array of messages"));
@@ -154,6 +154,8 @@ pub(super) fn read<'a>(
         container.messages = start + outside..end + outside;
     }
     messages.append(&mut own);
+    let format = output.and_then(|raw| json::member(raw, "format"));
+    let extras = [(ExtraKind::Tools, tools), (ExtraKind::ResponseFormat, format)];
     Ok(Request {
         protocol: Protocol::Messages,
         text,
@@ -164,10 +166,9 @@ pub(super) fn read<'a>(
         output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
         absent_limits: Vec::new(),
         choices: 1,
-        extras: tools
-            .filter(|raw| *raw != "null")
-            .map(|raw| Extra { kind: ExtraKind::Tools, raw })
+        extras: extras
             .into_iter()
+            .filter_map(|(kind, raw)| Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? }))
             .collect(),
         messages,
         outside,
@@ -487,6 +488,32 @@ pub(super) fn without_thinking(raw: &str) -> String {
     rejoin(raw, &own, |_, block| (!is_thinking(block)).then_some(Cow::Borrowed(block)))
 }
 
+/// Returns a message without the blocks that are calls with these IDs or answer them. A text stands for them if
+/// nothing else is said.
+pub(super) fn without_blocks(raw: &str, ids: &[String]) -> String {
+    let own = blocks(raw).unwrap_or_default();
+    let mut gone = Vec::new();
+    let mut says_more = false;
+    for (place, block) in own.iter().enumerate() {
+        let [kind, id, answers] =
+            fields(block, &["type", "id", "tool_use_id"], "an object").unwrap_or_default();
+        let names =
+            |raw: &str| json::string(raw).is_some_and(|id| ids.iter().any(|own| *own == id));
+        match id.into_iter().chain(answers).any(names) {
+            true => gone.push(place),
+            false => {
+                says_more |= !matches!(kind, Some("\"thinking\"" | "\"redacted_thinking\""));
+            }
+        }
+    }
+    let text = Cow::Borrowed(r#"{"type":"text","text":"[weir: left out]"}"#);
+    rejoin(raw, &own, |place, block| match gone.contains(&place) {
+        true if says_more || gone.last() != Some(&place) => None,
+        true => Some(text.clone()),
+        false => Some(Cow::Borrowed(block)),
+    })
+}
+
 /// Whether a model refuses thinking that follows other messages than it was written after: Claude
 /// Fable from 5.1 on, and all Claude models from 5.5 on.
 pub fn binds_thinking(model: &str) -> bool {
@@ -644,6 +671,26 @@ mod tests {
         ] {
             assert_eq!(binds_thinking(model), is_bound, "{model}");
         }
+    }
+
+    #[test]
+    fn calls_and_results_can_be_left_out() {
+        let result = r#"{"type":"web_search_tool_result","tool_use_id":"s1","content":[]}"#;
+        let call = r#"{"type":"server_tool_use","id":"s2","name":"web_search","input":{}}"#;
+        let thinking = r#"{"type":"thinking","thinking":"Look.","signature":"c2ln"}"#;
+        let of =
+            |blocks: &[&str]| format!(r#"{{"role":"assistant","content":[{}]}}"#, blocks.join(","));
+        let said = r#"{"type":"text","text":"[weir: left out]"}"#;
+        for (blocks, ids, wanted) in [
+            (vec![result, call], vec!["s1"], vec![call]),
+            (vec![result, call], vec!["s2"], vec![result]),
+            (vec![thinking, result, call], vec!["s2", "s1"], vec![thinking, said]),
+            (vec![result, call], vec!["s3"], vec![result, call]),
+        ] {
+            let ids: Vec<String> = ids.into_iter().map(str::to_owned).collect();
+            assert_eq!(without_blocks(&of(&blocks), &ids), of(&wanted));
+        }
+        assert_eq!(without_blocks(r#"{"content":"x"}"#, &["x".into()]), r#"{"content":"x"}"#);
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub enum Edit {
     Arguments(Vec<Option<String>>),
     /// Removes the model's signed thinking from the message.
     DropThinking,
+    /// Removes the blocks of Messages that are calls with these IDs or answer them.
+    DropBlocks(Vec<String>),
     /// Changes the message's role to that of a user.
     SpeakAsUser,
     /// Sets a breakpoint of the provider's cache at the end of the message's content.
@@ -145,6 +147,7 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Parts(texts) => replace_parts(protocol, &text, texts),
             Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
             Edit::DropThinking => without_thinking(protocol, &text),
+            Edit::DropBlocks(ids) => messages::without_blocks(&text, ids),
             Edit::SpeakAsUser => speak_as_user(&text),
             Edit::Breakpoint => breakpoint::mark(protocol, &text),
             Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,

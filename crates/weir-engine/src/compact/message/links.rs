@@ -87,7 +87,7 @@ fn link((naming, id): (Naming, &str)) -> Option<Link> {
 }
 
 /// Returns the hash of an ID; `None` for an empty one.
-fn hash(id: &str) -> Option<u32> {
+pub(crate) fn hash(id: &str) -> Option<u32> {
     let id = json::string(id).filter(|id| !id.is_empty())?;
     Some(xxh3_64(id.as_bytes()) as u32)
 }

@@ -1,14 +1,16 @@
 //! Parts of the newest turns that can leave on their own, as the last resort before a refusal. Late results
 //! merge turns, so that the newest may be longer than the limit. An older call goes with its results if
-//! nothing that stays names either.
+//! nothing that stays names either. Of a provider's call and its result in the assistant's next message, the
+//! one that would stay alone is left out of its message.
 
 use std::collections::BTreeMap;
 
 use super::Compaction;
 use crate::compact::message::links::{self, Link};
 use crate::compact::source::Source;
-use crate::wire::Role;
+use crate::compact::state::messages::{Fate, Rewrite};
 use crate::wire::message::Naming;
+use crate::wire::{Edit, Protocol, Role, json};
 
 /// An assistant's message in the newest turns, with what follows it in its turn up to the next one.
 struct Part {
@@ -22,19 +24,41 @@ struct Part {
     results: u32,
 }
 
+/// A provider's call and its result in a later message of the assistant.
+struct Chain {
+    id: u32,
+    call: usize,
+    result: usize,
+}
+
+/// What the parts of the newest turns name.
+#[derive(Default)]
+struct PartLinks {
+    /// Group of each part, for [`root`].
+    groups: Vec<usize>,
+    /// Part of the last block with each ID, and its message.
+    ids: BTreeMap<u32, (usize, usize)>,
+    /// Those between two messages.
+    chains: Vec<Chain>,
+}
+
 impl Compaction<'_> {
     /// Removes parts of the newest turns, the oldest first, until the size is within the limit with room for
     /// later messages. Parts that name each other go together, and only if all their calls have results. An
     /// assistant's message follows what goes, so roles keep their order.
     pub(crate) fn release_parts(&mut self, source: &dyn Source) {
-        if !self.is_above_limit() {
-            return;
-        }
+        // A message that some blocks leave may come back with arguments that had been shortened.
+        while self.is_above_limit() && self.release_oldest_parts(source) {}
+    }
+
+    /// Returns whether anything went.
+    fn release_oldest_parts(&mut self, source: &dyn Source) -> bool {
+        let before = self.left_out;
         let mut parts = Vec::new();
-        let mut groups = self.parts(&mut parts, source);
+        let mut named = self.parts(&mut parts, source);
         let mut all: BTreeMap<usize, Vec<&Part>> = BTreeMap::new();
         for (place, part) in parts.iter().enumerate() {
-            all.entry(root(&mut groups, place)).or_default().push(part);
+            all.entry(root(&mut named.groups, place)).or_default().push(part);
         }
         for group in all.into_values() {
             let sum = |of: fn(&Part) -> u32| group.iter().map(|part| of(part)).sum::<u32>();
@@ -47,19 +71,50 @@ impl Compaction<'_> {
             }
             group.into_iter().for_each(|part| self.evict_part(part));
         }
+        self.leave_out_blocks(&named.chains, source);
         self.sweep();
+        self.left_out > before
     }
 
-    /// Collects the parts of the newest turns. Returns the group of each, for `root`.
-    fn parts(&self, parts: &mut Vec<Part>, source: &dyn Source) -> Vec<usize> {
+    /// Leaves out of messages that stay the calls and results whose other half is gone.
+    fn leave_out_blocks(&mut self, chains: &[Chain], source: &dyn Source) {
+        let is_gone = |message: usize| self.state.messages.fates[message] == Fate::Gone;
+        let mut halves: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        for chain in chains.iter().filter(|own| is_gone(own.call) != is_gone(own.result)) {
+            let stays = if is_gone(chain.call) { chain.result } else { chain.call };
+            halves.entry(stays).or_default().push(chain.id);
+        }
+        for (message, hashes) in halves {
+            let Some(own) = source.message(message) else { continue };
+            let is_half = |raw: &&str| links::hash(raw).is_some_and(|id| hashes.contains(&id));
+            let ids = own.names.iter().map(|(_, raw)| *raw).filter(is_half);
+            let mut ids: Vec<String> =
+                ids.filter_map(json::string).map(|id| id.into_owned()).collect();
+            if let Some(Rewrite { edit: Edit::DropBlocks(earlier), .. }) =
+                self.state.messages.rewrites.get(&message)
+            {
+                ids.extend_from_slice(earlier);
+            }
+            if let Some(rewrite) = self.rewrite(message, Edit::DropBlocks(ids), None, source) {
+                self.state.changes.touch(message);
+                self.state.set_rewrite(message, rewrite);
+            }
+        }
+    }
+
+    /// Collects the parts of the newest turns, and what they name.
+    fn parts(&self, parts: &mut Vec<Part>, source: &dyn Source) -> PartLinks {
         let (turns, facts) = (&self.state.turns, &self.state.messages.facts);
-        let (mut groups, mut ids) = (Vec::new(), BTreeMap::new());
+        let mut named = PartLinks::default();
+        let is_messages = |message: usize| {
+            source.message(message).is_some_and(|own| own.protocol == Protocol::Messages)
+        };
         let first = self.turn(self.newest).first;
         for (message, fact) in facts.iter().enumerate().skip(first) {
             let Some(turn) = turns.of_message[message] else { continue };
             let continues = |part: &&mut Part| part.turn == turn && fact.role != Role::Assistant;
             if parts.last_mut().filter(continues).is_none() {
-                groups.push(parts.len());
+                named.groups.push(parts.len());
                 parts.push(Part::new(turn, fact.role));
             }
             let place = parts.len() - 1;
@@ -67,12 +122,17 @@ impl Compaction<'_> {
                 Some(held) => held.collect(),
                 None => source.message(message).map(|own| links::all(&own)).unwrap_or_default(),
             };
-            join(&links, place, &mut groups, &mut ids);
             let answers = links.iter().filter(|link| link.naming == Naming::Answer).count() as u32;
+            let is_chained = fact.role == Role::Assistant && answers > 0 && is_messages(message);
+            let chained = named.join(&links, (place, message), is_chained);
+            for call in &chained {
+                parts[*call].results += 1;
+            }
             let part = &mut parts[place];
             part.messages.push(message);
             part.calls += fact.links.waits;
-            part.results += answers.max(u32::from(fact.role == Role::Tool));
+            part.results +=
+                (answers - chained.len() as u32).max(u32::from(fact.role == Role::Tool));
             let is_users = fact.role == Role::User && !fact.is_aside;
             part.is_held |= is_users || fact.role == Role::Other || fact.is_pinned;
         }
@@ -86,7 +146,7 @@ impl Compaction<'_> {
             own.is_held |=
                 !own.begins_with_assistant || !is_followed || (is_beginning && is_shared);
         }
-        groups
+        named
     }
 
     fn evict_part(&mut self, part: &Part) {
@@ -112,19 +172,30 @@ impl Part {
     }
 }
 
-/// Joins the groups of the part at `place` and of those with the blocks that it names.
-fn join(links: &[Link], place: usize, groups: &mut [usize], ids: &mut BTreeMap<u32, usize>) {
-    for link in links {
-        let named = match link.naming {
-            Naming::Call | Naming::Own => {
-                ids.insert(link.id, place);
+impl PartLinks {
+    /// Joins the groups of a part (its place and message) and of those with the blocks that it names, but for
+    /// a provider's results if `is_chained`. Returns the parts with the calls of those.
+    fn join(&mut self, links: &[Link], own: (usize, usize), is_chained: bool) -> Vec<usize> {
+        let (place, message) = own;
+        let mut chained = Vec::new();
+        for link in links {
+            let (named, call) = match link.naming {
+                Naming::Call | Naming::Own => {
+                    self.ids.insert(link.id, own);
+                    continue;
+                }
+                Naming::Mention => *self.ids.entry(link.id).or_insert(own),
+                Naming::Answer => self.ids.get(&link.id).copied().unwrap_or(own),
+            };
+            if is_chained && link.naming == Naming::Answer && named != place {
+                self.chains.push(Chain { id: link.id, call, result: message });
+                chained.push(named);
                 continue;
             }
-            Naming::Mention => *ids.entry(link.id).or_insert(place),
-            Naming::Answer => ids.get(&link.id).copied().unwrap_or(place),
-        };
-        let (one, other) = (root(groups, named), root(groups, place));
-        groups[one.max(other)] = one.min(other);
+            let (one, other) = (root(&mut self.groups, named), root(&mut self.groups, place));
+            self.groups[one.max(other)] = one.min(other);
+        }
+        chained
     }
 }
 

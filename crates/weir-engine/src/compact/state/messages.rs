@@ -34,6 +34,7 @@ impl Rewrite {
         let own = match &self.edit {
             Edit::Replace(text) => text.len(),
             Edit::Parts(parts) | Edit::Arguments(parts) => texts(parts),
+            Edit::DropBlocks(ids) => ids.iter().map(String::len).sum(),
             _ => 0,
         };
         size_of::<Self>() + own

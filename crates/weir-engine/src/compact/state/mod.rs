@@ -19,6 +19,7 @@ use std::sync::Arc;
 use crate::compact::limits::Profile;
 use crate::compact::message::measure::Fact;
 use crate::compact::policy::clearing::Cleared;
+use crate::wire::Edit;
 use history::History;
 use messages::{Fate, Messages, Rewrite};
 use note::{Note, SentNotes};
@@ -138,10 +139,15 @@ impl Compactor {
         }
     }
 
-    /// Replaces a message by its rewritten form.
+    /// Replaces a message by its rewritten form. One whose blocks lack their calls or results stays without
+    /// them.
     pub(crate) fn set_rewrite(&mut self, message: usize, rewrite: Rewrite) {
+        let is_without = |own: &Rewrite| matches!(own.edit, Edit::DropBlocks(_));
+        if self.messages.rewrites.get(&message).is_some_and(is_without) && !is_without(&rewrite) {
+            return;
+        }
         let after = rewrite.tokens - self.messages.dropped_tokens(message);
-        self.free(message, self.messages.current_tokens(message) - after);
+        self.resize(message, self.messages.current_tokens(message), after);
         self.masking.calls.extend(rewrite.call);
         self.messages.clips.remove(&message);
         self.messages.fates[message] = Fate::Masked;
