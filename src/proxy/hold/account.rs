@@ -50,6 +50,8 @@ pub struct Ended {
     pub metered: Metered,
     pub first_byte_ms: Option<u64>,
     pub total_ms: Option<u64>,
+    /// Whether another attempt follows for the same request of the caller.
+    pub is_replaced: bool,
 }
 
 impl Ended {
@@ -62,6 +64,7 @@ impl Ended {
             metered: Metered::default(),
             first_byte_ms: None,
             total_ms: None,
+            is_replaced: false,
         }
     }
 }
@@ -102,7 +105,8 @@ impl JournalEntry {
         attribution: Arc<Attribution>,
         plan_ms: u64,
     ) -> Option<Self> {
-        (outbound.method == Method::POST).then(|| Self {
+        let is_read = [Method::GET, Method::HEAD, Method::DELETE, Method::OPTIONS];
+        (!is_read.contains(&outbound.method)).then(|| Self {
             caller: account(caller),
             route: route(&outbound.target),
             model,

@@ -17,9 +17,12 @@ const LEAST_OUTPUT_TOKENS: u64 = 16;
 const DENSE_BYTES: u64 = 3;
 /// Tokens of the window that a tool's call with its result takes at least.
 const CALL_TOKENS: u64 = 1000;
-/// Most inferences after the first that calls of tools lead to: Anthropic's guide to server tools ends a
-/// request after ten.
+/// Most inferences after the first that calls of tools lead to, if the request states no maximum of calls:
+/// Anthropic's guide to server tools ends a request after ten.
 const MOST_INNER_INFERENCES: u64 = 10;
+/// Most tokens of an image at models that weir does not know: the largest that OpenAI's guide to images
+/// lists, for gpt-4o-mini.
+const IMAGE_TOKENS: u64 = 48_169;
 /// Milliseconds of speech for each byte of text: 12 characters a second are slow.
 const SPEECH_MS_A_BYTE: u64 = 200;
 /// Tokens of a second of speech: OpenAI's models write about 21.
@@ -64,7 +67,7 @@ pub const CLOSED: [&str; 7] = [
 
 /// Whether a path that weir does not meter costs nothing.
 pub fn is_free(path: &str) -> bool {
-    let mut names = path.split('/');
+    let mut names = path.strip_prefix("v1/").unwrap_or(path).split('/');
     let is_first = names.next().is_some_and(|first| FREE.contains(&first));
     is_first || names.next_back().is_some_and(|last| FREE_ENDS.contains(&last))
 }
@@ -96,6 +99,13 @@ pub fn conversation(
         Encoding::Estimate => (sent_tokens + sent_tokens / 4).max(by_bytes),
         Encoding::Scaled { .. } => (sent_tokens + sent_tokens / 20).max(by_bytes),
         _ => sent_tokens,
+    };
+    let prompt_tokens = match desired.encoding {
+        Encoding::Estimate => {
+            let image_tokens = allowance.remote_images.saturating_mul(IMAGE_TOKENS);
+            prompt_tokens.saturating_add(image_tokens)
+        }
+        _ => prompt_tokens,
     };
     let prompt_tokens = prompt_tokens.saturating_add(allowance.audio_tokens);
     let prompt = Prompt::new(allowance, prompt_tokens, desired.window_tokens);
@@ -131,6 +141,9 @@ pub fn unread(unread: &Unread<'_>, prices: &[&Price]) -> Option<Ask> {
         let money = OutputBound { base_nano_usd: fee, output_nano_usd_per_mtok: 0 };
         return Some(ask(money, 0, 1, 0));
     };
+    // Their tokens are not counted here.
+    let is_elsewhere = allowance.is_elsewhere || allowance.remote_images > 0;
+    let allowance = &Allowance { is_elsewhere, ..allowance.clone() };
     let prompt = Prompt::new(allowance, allowance.prompt_tokens, unread.window_tokens);
     let (choices, output_tokens, fixed_tokens) = match route {
         Route::Embeddings | Route::Moderations => (1, 0, 0),
@@ -231,13 +244,17 @@ impl Prompt {
         let [web_searches, tool_calls] = [allowance.searches, allowance.tool_calls]
             .map(|calls| if calls == u64::MAX { most_calls } else { calls });
         let calls = web_searches.saturating_add(tool_calls);
+        let inferences = match allowance.most_calls {
+            Some(most) => calls.min(most),
+            None => calls.min(MOST_INNER_INFERENCES),
+        };
         // Results of tools and content from elsewhere fill the window at most.
         let is_open = calls > 0 || allowance.is_elsewhere;
         let images =
             if allowance.has_image_output { tool_calls.max(answers(allowance)) } else { 0 };
         Self {
             tokens: if is_open { window_tokens.max(prompt_tokens) } else { prompt_tokens },
-            inferences: 1 + calls.min(MOST_INNER_INFERENCES) + u64::from(allowance.may_compact),
+            inferences: 1 + inferences + u64::from(allowance.may_compact),
             pieces: Pieces { web_searches, tool_calls, images, requests: 1, ..Pieces::default() },
             is_sound: false,
             is_image: false,

@@ -20,6 +20,7 @@ use crate::proxy::hold::bound::{self, Unread};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
+use crate::proxy::plan::shared::shown;
 use crate::proxy::plan::{Job, Planned, Planner};
 use crate::proxy::send::INLINE_BODY_BYTES;
 use crate::proxy::settle::record::Outcome;
@@ -27,6 +28,7 @@ use crate::proxy::settle::settlement::{self, End, Held, Known};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::allowance::Allowance;
+use weir_engine::wire::allowance::searches_unasked;
 use weir_store::budget::{Compaction, Kind, Price};
 use weir_store::ledger::{self, Attribution, DAY_MS, Flags, Intent, RequestId, Settlement};
 use weir_store::{Store, StoreError, Tenant, now_ms};
@@ -64,8 +66,9 @@ pub struct JournalState {
     unpriced: Warned,
     metrics: Arc<Metrics>,
     conversations: ConversationKey,
-    /// Model that last answered a tenant's requests to an upstream for another name: its price is billed.
-    answered: Cache<Alias, String>,
+    /// Model that last answered a tenant's requests to an upstream for another name, and when: its price is
+    /// billed.
+    answered: Cache<Alias, (String, Instant)>,
 }
 
 /// Upstream's origin and requested model, of a tenant.
@@ -73,6 +76,8 @@ type Alias = (Tenant, (String, String));
 
 /// Maximum number of [`Alias`]es.
 const MAX_ALIASES: u64 = 10_000;
+/// Time for which a model with a price of its own is expected to be answered by another one again.
+const ANSWERED_FOR: Duration = Duration::from_secs(600);
 
 /// End of a request that is to be written.
 enum Late {
@@ -178,10 +183,32 @@ impl Journal {
             self.state.unpriced.check(&self.config, desired.model)?;
         }
         let fallbacks = &desired.allowance.fallbacks;
-        let model = self.counted_as(place, desired.model);
-        let asked = (desired.model, model.as_str());
-        let prices = || self.prices_before(caller.tenant, place, asked, fallbacks);
+        let model = self.counted_for(caller.tenant, place, desired.model);
+        self.check_fallbacks(place, (fallbacks, &model), desired.as_of).await?;
+        let prices = || self.prices_before(caller.tenant, place, desired.model, fallbacks);
         self.held(self.state.budgets.hold(caller, (desired, &model), prices).await)
+    }
+
+    /// Refuses other models that may answer a request, and be billed, if one has a budget of its own: the
+    /// request counts towards that of its first model alone.
+    async fn check_fallbacks(
+        &self,
+        place: &str,
+        (fallbacks, model): (&[String], &str),
+        as_of: Option<u64>,
+    ) -> Result<(), ProxyError> {
+        for fallback in fallbacks {
+            let name = self.counted_as(place, fallback);
+            if name != model && self.state.budgets.has_own(&name, as_of).await {
+                let message = format!(
+                    "The model '{}', which may answer instead, has a budget of its own: ask for it \
+                     by 'model'.",
+                    shown(fallback)
+                );
+                return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+            }
+        }
+        Ok(())
     }
 
     /// Reads what a request allows its provider to charge for, off the async threads if its body is large;
@@ -250,7 +277,8 @@ impl Journal {
             return self.state.budgets.note(&entry.caller);
         }
         let place = self.place(entry.upstream.as_deref()).to_owned();
-        let model = &*self.counted_as(&place, &entry.model);
+        let tenant = entry.caller.tenant;
+        let model = &*self.counted_for(tenant, &place, &entry.model);
         let found = self.config.models.find(model);
         let window_tokens = found.entry.window_tokens;
         let known = found.entry.max_output_tokens.filter(|_| found.name.is_some());
@@ -261,11 +289,11 @@ impl Journal {
         };
         let fallbacks =
             allowance.as_ref().map_or_else(Vec::new, |allowance| allowance.fallbacks.clone());
+        self.check_fallbacks(&place, (&fallbacks, model), None).await?;
         let of_path = self.price("", None, "").filter(|_| route.is_none());
-        let asked = (entry.model.as_str(), model);
         let prices = || match route {
             None => of_path.into_iter().collect(),
-            Some(_) => self.prices_before(entry.caller.tenant, &place, asked, &fallbacks),
+            Some(_) => self.prices_before(tenant, &place, &entry.model, &fallbacks),
         };
         let unread = Unread {
             route,
@@ -293,15 +321,18 @@ impl Journal {
         if !is_written && !holding.is_bound() {
             return Ok(None);
         }
+        let asked = self.counted_as(self.place(entry.upstream.as_deref()), &entry.model);
+        let model = match holding.model.is_empty() {
+            true => asked.clone(),
+            false => holding.model.clone(),
+        };
+        let asked = Some(asked).filter(|asked| *asked != model);
         let intent = Arc::new(Intent {
             id: holding.id(),
             begun_ms: holding.id().begun_ms(),
             caller: entry.caller,
             route: entry.route,
-            model: match holding.model.is_empty() {
-                true => self.counted_as(self.place(entry.upstream.as_deref()), &entry.model),
-                false => holding.model.clone(),
-            },
+            model,
             upstream: entry.upstream.unwrap_or_else(|| self.upstream.clone()),
             stream: entry.stream,
             action: entry.action,
@@ -317,6 +348,7 @@ impl Journal {
         let account = Account {
             journal: Arc::clone(self),
             intent,
+            asked,
             compaction: entry.compaction,
             counted_tokens: entry.counted_tokens,
             is_billed: entry.is_billed,
@@ -426,7 +458,6 @@ impl Journal {
         };
         let held = intent.held_nano_usd.zip(intent.held_tokens);
         let answered = ended.metered.model.as_deref();
-        self.note_answered(intent, answered);
         let known = Known {
             compaction,
             counted_tokens,
@@ -436,12 +467,16 @@ impl Journal {
             status: ended.status,
             price: self.price_after(intent, answered),
             takes_stated_cost: self.config.prices.stated,
+            searches_unasked: searches_unasked(&intent.model),
         };
         let mut settlement = settlement::settle(end, &ended.metered, &known);
         ended.outcome.clone_into(&mut settlement.outcome);
         settlement.status = ended.status;
         settlement.first_byte_ms = ended.first_byte_ms;
         settlement.total_ms = ended.total_ms;
+        if ended.is_replaced {
+            settlement.flags |= Flags::REPLACED;
+        }
         if ended.outcome == Outcome::CallerLeft.name() {
             settlement.flags |= Flags::CALLER_LEFT;
         }
@@ -488,14 +523,25 @@ impl Journal {
         }
     }
 
-    /// Remembers the model that answered for another name, if there are budgets.
-    fn note_answered(&self, intent: &Intent, answered: Option<&str>) {
-        let is_other = |model: &&str| intent.held_nano_usd.is_some() && *model != intent.model;
-        let Some(model) = answered.filter(is_other) else { return };
-        let alias = (intent.caller.tenant, (intent.upstream.clone(), intent.model.clone()));
-        if self.state.answered.get(&alias).is_none_or(|known| known != model) {
-            self.state.answered.insert(&alias, model.to_owned());
+    /// Returns the name that a request of `tenant` counts under before it is answered: a model without a price
+    /// counts as the one that answered for it last.
+    fn counted_for(&self, tenant: Tenant, upstream: &str, model: &str) -> String {
+        let own = self.counted_as(upstream, model);
+        if self.price(upstream, None, model).is_some() {
+            return own;
         }
+        let answered = self.state.answered.get(&(tenant, (upstream.to_owned(), own.clone())));
+        answered.map_or(own, |(answered, _)| self.counted_as(upstream, &answered))
+    }
+
+    /// Remembers the model that answered for another name, if there are budgets.
+    fn note_answered(&self, intent: &Intent, asked: Option<&str>, answered: &str) {
+        let own = asked.unwrap_or(&intent.model);
+        if intent.held_nano_usd.is_none() || answered == own {
+            return;
+        }
+        let alias = (intent.caller.tenant, (intent.upstream.clone(), own.to_owned()));
+        self.state.answered.insert(&alias, (answered.to_owned(), Instant::now()));
     }
 
     /// Returns the prices that a request may be billed at: its own, that of the model that answered the last
@@ -504,12 +550,16 @@ impl Journal {
         &self,
         tenant: Tenant,
         upstream: &str,
-        (asked, counted_as): (&str, &str),
+        asked: &str,
         fallbacks: &[String],
     ) -> Vec<&Price> {
-        let alias = (tenant, (upstream.to_owned(), counted_as.to_owned()));
+        let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, asked)));
+        let of_name = self.price(upstream, None, asked);
         let answered = self.state.answered.get(&alias);
-        let own = [None, answered.as_deref()].map(|answered| self.price(upstream, answered, asked));
+        let answered = answered.filter(|(_, at)| of_name.is_none() || at.elapsed() < ANSWERED_FOR);
+        let of_answer =
+            answered.and_then(|(answered, _)| self.price(upstream, Some(&answered), asked));
+        let own = [of_name, of_answer];
         let others = fallbacks.iter().map(|model| self.price(upstream, None, model));
         own.into_iter().chain(others).flatten().collect()
     }
@@ -566,6 +616,8 @@ impl Cost {
 pub struct Account {
     journal: Arc<Journal>,
     intent: Arc<Intent>,
+    /// Name that the caller's own counts under, if the request counts as another model.
+    asked: Option<String>,
     compaction: Option<Compaction>,
     counted_tokens: Option<u64>,
     is_billed: bool,
@@ -616,18 +668,24 @@ impl Account {
     /// Writes the settlement; `None` if nothing is kept.
     async fn write(&self, ended: &Ended) -> Option<(Arc<Intent>, Settlement)> {
         let journal = &self.journal;
-        if !self.is_billed && ended.metered.usage.is_none() {
+        // An answer to a request that is free may repeat the usage of another.
+        let is_free = !self.is_billed && bound::is_free(&self.intent.route);
+        if is_free || !self.is_billed && ended.metered.usage.is_none() {
             if self.is_written {
                 journal.state.release(self.intent.id).await;
             }
             return None;
         }
         let mut intent = Arc::clone(&self.intent);
-        if intent.model.is_empty()
-            && let Some(model) = &ended.metered.model
-        {
-            let counted = journal.counted_as(&intent.upstream, model);
-            Arc::make_mut(&mut intent).model = counted;
+        if let Some(model) = &ended.metered.model {
+            journal.note_answered(&intent, self.asked.as_deref(), model);
+            // Without a price of its own it is billed, and counts, as what answered.
+            let price = |answered| journal.price(&intent.upstream, answered, &intent.model);
+            let is_alias = price(None).is_none() && price(Some(model)).is_some();
+            if intent.model.is_empty() || is_alias {
+                let counted = journal.counted_as(&intent.upstream, model);
+                Arc::make_mut(&mut intent).model = counted;
+            }
         }
         let counted = (self.compaction, self.counted_tokens);
         let settlement = journal.settlement(&intent, counted, ended).await;

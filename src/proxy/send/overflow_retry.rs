@@ -99,7 +99,7 @@ impl OverflowRetry {
             if refused.is_suspicion {
                 return Ok(false);
             }
-            record.refused(refused.status).await;
+            record.refused(refused.status, false).await;
             return Err(refusal::still_too_long(planned, self.resends, refused.attached()));
         };
         job.options.learned = Some(lesson.of_this);
@@ -113,11 +113,11 @@ impl OverflowRetry {
             Ok(again) => planned.replace_refused(again),
             Err(_) if refused.is_suspicion => return Ok(false),
             Err(error) => {
-                record.refused(refused.status).await;
+                record.refused(refused.status, false).await;
                 return Err(refused.attach(error));
             }
         }
-        record.refused(refused.status).await;
+        record.refused(refused.status, true).await;
         self.resends += 1;
         self.before = Some((refused, lesson));
         Ok(true)

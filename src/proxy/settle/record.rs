@@ -456,18 +456,18 @@ impl Record {
         }
     }
 
-    /// Settles an attempt that was refused as too long; the request may be sent again.
-    pub async fn refused(&mut self, status: StatusCode) {
+    /// Settles an attempt that was refused as too long. `is_sent_again` is whether another follows.
+    pub async fn refused(&mut self, status: StatusCode, is_sent_again: bool) {
         self.sending.overflows += 1;
-        let _ = self.settle_before(Outcome::Overflow, Some(status)).await;
+        let _ = self.settle_before(Outcome::Overflow, Some(status), is_sent_again).await;
     }
 
     /// Settles a failed attempt; the request is sent again, there or elsewhere.
     pub async fn gave_way(&mut self, came_back: Result<StatusCode, ErrorKind>) {
         self.reports.metrics.resent(Resend::Failure);
         let _ = match came_back {
-            Ok(status) => self.settle_before(Outcome::Retried, Some(status)).await,
-            Err(kind) => self.settle_before(Outcome::Failed(kind), None).await,
+            Ok(status) => self.settle_before(Outcome::Retried, Some(status), true).await,
+            Err(kind) => self.settle_before(Outcome::Failed(kind), None, true).await,
         };
     }
 
@@ -492,7 +492,7 @@ impl Record {
             Ok(_) => Outcome::Complete,
             Err(kind) => Outcome::Failed(kind),
         };
-        if let Some(cost) = self.settle_before(outcome, came_back.ok()).await {
+        if let Some(cost) = self.settle_before(outcome, came_back.ok(), false).await {
             self.settled(cost);
         }
     }
@@ -528,6 +528,7 @@ impl Record {
                 self.times.turned.saturating_duration_since(self.times.ready),
             )),
             total_ms: Some(millis(self.times.begun.elapsed())),
+            is_replaced: outcome == Outcome::Recalled,
         };
         let cost = account.settle(ended).await;
         self.settled(cost);
@@ -548,6 +549,7 @@ impl Record {
         &mut self,
         outcome: Outcome,
         status: Option<StatusCode>,
+        is_replaced: bool,
     ) -> Option<Cost> {
         if let Some(trace) = &mut self.reports.trace {
             trace.attempt_ended(true, spans::came_back(outcome, status));
@@ -563,6 +565,7 @@ impl Record {
                 self.times.turned.saturating_duration_since(self.times.ready),
             )),
             total_ms: Some(millis(self.times.begun.elapsed())),
+            is_replaced,
         };
         Some(account.settle(ended).await)
     }
@@ -609,6 +612,7 @@ impl Record {
             },
             first_byte_ms: self.sending.first_byte_ms,
             total_ms: Some(millis(self.times.begun.elapsed())),
+            is_replaced: false,
         };
         Some((account, ended))
     }

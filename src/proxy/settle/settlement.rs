@@ -49,12 +49,19 @@ pub struct Known<'a> {
     pub price: Option<&'a Price>,
     /// Whether a cost that the provider states counts instead.
     pub takes_stated_cost: bool,
+    /// Whether the model searches the web with each answer, and nobody reports it.
+    pub searches_unasked: bool,
 }
 
 impl Known<'_> {
     /// Whether a report is complete: a conversation has both figures, embeddings and the like have no
     /// output, sound has its length.
-    fn is_usage(&self, reported: &Usage) -> bool {
+    fn is_usage(&self, reported: &Usage, said_bytes: u64) -> bool {
+        // Some servers report zeros if they count nothing, or nothing yet.
+        let has_zero = [reported.prompt_tokens, reported.completion_tokens].contains(&Some(0));
+        if has_zero && (said_bytes > 0 || reported.prompt_tokens == Some(0)) {
+            return false;
+        }
         match self.compaction {
             Some(_) => reported.prompt_tokens.is_some() && reported.completion_tokens.is_some(),
             None => reported.prompt_tokens.is_some() || reported.audio_ms.is_some(),
@@ -72,37 +79,24 @@ impl Known<'_> {
 /// - A request that was not sent, or that the upstream refused without reporting usage, costs
 ///   nothing.
 /// - A complete answer counts as reported.
-/// - A complete answer without usage counts by its text: the prompt as weir counted it, and the output
-///   by its size.
-/// - If there is no text to count, or the end was not seen, what was held counts: it bounds what the
-///   provider may charge. If nothing was held, the prompt is as reported so far or as weir counted it,
-///   and the output is the relayed text or that of usual answers, the larger of the two.
+/// - Without usage, or if the end was not seen, what was held counts: it bounds what the provider may
+///   charge, also for reasoning that nobody sees.
+/// - If nothing was held, a complete answer counts by its text: the prompt as weir counted it, and the
+///   output by its size. Of another one the prompt is as reported so far or as weir counted it, and the
+///   output is the relayed text or that of usual answers, the larger of the two.
 pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     let reported = believed(metered.usage.unwrap_or_default());
-    let has_usage = known.is_usage(&reported);
-    let (usage, mut flags, held) = match end {
-        End::NotSent => return free(Flags::NOT_SENT),
-        End::Refused => return free(Flags::default()),
-        // Nobody charges for an answer that failed before its first content.
-        _ if metered.usage.is_none() && (!known.is_success() || is_failure(metered)) => {
-            return free(Flags::default());
+    let has_usage = known.is_usage(&reported, metered.said_bytes);
+    let (usage, mut flags, held) = match figures(end, metered, known, (reported, has_usage)) {
+        Ok(figures) => figures,
+        Err(flags) => return free(flags),
+    };
+    let searches = known.price.is_some_and(|price| price.fee(Kind::WebSearch).is_some());
+    let usage = match usage.web_searches {
+        None if known.searches_unasked && searches && is_counted(&usage) => {
+            Usage { web_searches: Some(1), ..usage }
         }
-        End::Seen if has_usage => (reported, Flags::default(), None),
-        // If an answer could not be read, even its length is unknown. One that failed has no more.
-        End::Seen if metered.said_bytes > 0 || metered.failed => {
-            let (usage, flags) = by_text(metered, known, 0);
-            (usage, flags | Flags::USAGE_MISSING, None)
-        }
-        End::Seen => {
-            let (usage, flags) = by_rule(metered, known);
-            (usage, flags | Flags::USAGE_MISSING, known.held)
-        }
-        // A stream that reports as it goes reports the total at its end.
-        End::Unseen if metered.done && has_usage => (reported, Flags::default(), None),
-        End::Unseen => {
-            let (usage, flags) = by_rule(metered, known);
-            (usage, flags, known.held)
-        }
+        _ => usage,
     };
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
     let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
@@ -122,6 +116,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         nano_usd: cost.nano_usd.max(least_nano_usd).min(most_nano_usd),
         ..cost
     });
+    let stated = stated.map(|nano_usd| nano_usd.max(least_nano_usd));
     let cost = stated.map(|nano_usd| Cost { nano_usd, partly: false }).or(computed);
     match cost {
         Some(cost) if cost.partly => flags |= Flags::PARTLY_PRICED,
@@ -145,6 +140,49 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         flags,
         ..Settlement::default()
     }
+}
+
+/// Returns the usage of a request that ended this way, its flags, and the amount held if that counts at least.
+///
+/// # Errors
+///
+/// The flags of a request that costs nothing.
+fn figures(
+    end: End,
+    metered: &Metered,
+    known: &Known<'_>,
+    (reported, has_usage): (Usage, bool),
+) -> Result<(Usage, Flags, Option<Held>), Flags> {
+    Ok(match end {
+        End::NotSent => return Err(Flags::NOT_SENT),
+        End::Refused => return Err(Flags::default()),
+        // Nobody charges for an answer that failed before its first content.
+        _ if metered.usage.is_none() && (!known.is_success() || is_failure(metered)) => {
+            return Err(Flags::default());
+        }
+        // Images and characters, which no usage has, are part of what was held.
+        End::Seen if has_usage => {
+            let fees = [Kind::Image, Kind::Character].map(|kind| known.price?.fee(kind));
+            let is_read = known.compaction.is_some();
+            let is_apart = reported.has_images || !is_read && fees.iter().any(Option::is_some);
+            (reported, Flags::default(), known.held.filter(|_| is_apart))
+        }
+        // If an answer could not be read, even its length is unknown. One that failed has no more.
+        End::Seen if known.held.is_none() && (metered.said_bytes > 0 || metered.failed) => {
+            let (usage, flags) = by_text(metered, known, 0);
+            (usage, flags | Flags::USAGE_MISSING, None)
+        }
+        End::Seen => {
+            let (usage, flags) = by_rule(metered, known);
+            (usage, flags | Flags::USAGE_MISSING, known.held)
+        }
+        // A stream that reports as it goes reports the total at its end.
+        End::Unseen if metered.done && has_usage => (reported, Flags::default(), None),
+        End::Unseen => {
+            let (usage, flags) = by_rule(metered, known);
+            (usage, flags, known.held)
+        }
+    })
 }
 
 fn is_counted(usage: &Usage) -> bool {
@@ -199,11 +237,12 @@ fn by_rule(metered: &Metered, known: &Known<'_>) -> (Usage, Flags) {
 /// Estimates the usage from reports and the relayed text; `usual_tokens` is the usual total output.
 fn by_text(metered: &Metered, known: &Known<'_>, usual_tokens: u64) -> (Usage, Flags) {
     let reported = believed(metered.usage.unwrap_or_default());
-    let Some(prompt_tokens) = reported.prompt_tokens.or(known.counted_tokens) else {
+    let prompt_tokens = reported.prompt_tokens.filter(|own| *own > 0);
+    let Some(prompt_tokens) = prompt_tokens.or(known.counted_tokens) else {
         return (reported, Flags::USAGE_MISSING);
     };
     let relayed_tokens = metered.said_bytes.div_ceil(BYTES_A_TOKEN);
-    let so_far = reported.completion_tokens.unwrap_or(relayed_tokens);
+    let so_far = reported.completion_tokens.filter(|own| *own > 0).unwrap_or(relayed_tokens);
     // The caller's own limit bounds the estimate, never the observed output.
     let supposed = usual_tokens.min(known.max_output_tokens.unwrap_or(u64::MAX));
     let usage = Usage {
@@ -317,6 +356,7 @@ mod tests {
             status,
             price: Some(price),
             takes_stated_cost: false,
+            searches_unasked: false,
         }
     }
 
@@ -357,8 +397,8 @@ mod tests {
                 End::Seen,
                 Some(200),
                 metered(Some([0, 0, 0]), 0, true),
-                [Some(0), Some(0), Some(0)],
-                none,
+                [Some(900), Some(70), Some(1_600_000)],
+                missing,
             ),
             (
                 "whole, without usage",
@@ -438,8 +478,16 @@ mod tests {
             assert_eq!(found, expected.map(Some), "{name}");
             assert!(settled.flags.any(Flags::ESTIMATED), "{name}");
         }
-        let text = settle(End::Seen, &metered(None, 80, true), &read);
-        assert_eq!((text.completion_tokens, text.cost_nano_usd), (Some(20), Some(1_100_000)));
+        for reported in [None, Some([0, 0, 0]), Some([900, 0, 0])] {
+            let text = settle(End::Seen, &metered(reported, 80, true), &read);
+            assert_eq!((text.completion_tokens, text.cost_nano_usd), (Some(600), Some(9_000_000)));
+            assert_eq!(text.flags, Flags::ESTIMATED | Flags::USAGE_MISSING);
+        }
+        let mut drawn = metered(Some([900, 0, 5]), 20, true);
+        if let Some(usage) = &mut drawn.usage {
+            usage.has_images = true;
+        }
+        assert_eq!(settle(End::Seen, &drawn, &read).cost_nano_usd, Some(9_000_000));
         let whole = settle(End::Seen, &metered(Some([900, 0, 5]), 20, true), &read);
         assert_eq!(whole.cost_nano_usd, Some(950_000));
         let failed = Metered { failed: true, ..metered(None, 0, false) };

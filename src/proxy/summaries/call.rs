@@ -173,6 +173,7 @@ pub(super) async fn call(
         metered: metered.clone(),
         first_byte_ms: None,
         total_ms: u64::try_from(begun.elapsed().as_millis()).ok(),
+        is_replaced: false,
     };
     let cost_nano_usd = match account {
         Some(account) => account.settle(ended).await.cost_nano_usd,

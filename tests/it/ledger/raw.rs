@@ -100,10 +100,7 @@ fn streams() -> Vec<Stream> {
             [said(""), stop(&groq), bill(USAGE), DONE.to_owned()].concat(),
             [said(""), stop(&groq), DONE.to_owned()].concat(),
         ),
-        Stream {
-            tokens: Some([Some(70), Some(0), Some(0)]),
-            ..stream("zero", asked.replace(USAGE, &zero), unasked.clone())
-        },
+        Stream { tokens: None, ..stream("zero", asked.replace(USAGE, &zero), unasked.clone()) },
         Stream { tokens: None, ..stream("who does not tell", unasked.clone(), unasked) },
         stream("who always tells", volunteered.clone(), volunteered),
     ]

@@ -1,7 +1,7 @@
 //! Answers to requests that the upstream refused as too long: callers get an ordinary answer.
 
 use serde_json::{Value, json};
-use weir_store::ledger::RequestQuery;
+use weir_store::ledger::{Flags, RequestQuery};
 
 use super::{WINDOW, before, conversation, memory, said, send, statuses, upstream};
 use crate::ledger::post;
@@ -207,7 +207,7 @@ async fn the_journal_has_a_row_for_each_send_and_refusals_cost_nothing() {
             assert_eq!(settled.outcome, "overflow", "{vendor}");
             assert_eq!(settled.cost_nano_usd, Some(0), "{vendor}");
             assert_eq!((settled.prompt_tokens, settled.completion_tokens), (None, None));
-            assert!(settled.flags.is_empty(), "{vendor}: {settled:?}");
+            assert_eq!(settled.flags, Flags::REPLACED, "{vendor}: {settled:?}");
             assert_eq!(settled.status, Some(seen[0].status), "{vendor}");
         }
     }

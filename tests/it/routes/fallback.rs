@@ -8,6 +8,7 @@ use super::setting::{
     windows,
 };
 use crate::server::harness::ask;
+use weir_store::ledger::{SeriesQuery, UsageQuery};
 
 const CHAIN: &str = r#"
     [upstream]
@@ -75,6 +76,13 @@ async fn each_failure_that_may_pass_goes_to_the_next_and_each_try_has_its_row() 
             assert!(rows[1].starts_with("b gpt-4.1 retried 500 "), "{rows:?}");
             // The actual usage is billed: 1000 tokens in and 10 out, by the row's own price.
             assert_eq!(rows[2], "c gpt-4o-mini complete 200 3070000");
+            // To its caller it is one request, and no failure.
+            let usage = store.usage(UsageQuery::default()).await.expect("it can be read");
+            assert_eq!((usage[0].totals.requests, usage[0].totals.failed), (1, 0), "{usage:?}");
+            let span = SeriesQuery { until_ms: u64::MAX / 2, ..SeriesQuery::default() };
+            let series = store.series(span).await.expect("it can be read");
+            let totals = series[0].usage.totals;
+            assert_eq!((totals.requests, totals.failed), (1, 0));
         }
     }
 }

@@ -673,8 +673,11 @@ async fn by_hand(store: &Store) -> Totals {
     for row in rows(store).await {
         let ended = row.settlement;
         let has = |flag| u64::from(ended.flags.any(flag));
-        totals.requests += 1;
-        totals.failed += u64::from(!matches!(ended.status, Some(200..=299)));
+        // Another attempt followed one that was replaced.
+        let is_request = !ended.flags.any(Flags::REPLACED);
+        let has_failed = is_request && !matches!(ended.status, Some(200..=299));
+        totals.requests += u64::from(is_request);
+        totals.failed += u64::from(has_failed);
         totals.estimated += has(Flags::ESTIMATED);
         totals.partly_priced += has(Flags::PARTLY_PRICED);
         totals.unpriced += has(Flags::UNPRICED);

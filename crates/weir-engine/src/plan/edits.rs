@@ -164,7 +164,7 @@ impl Frame {
         let learned = options.learned.clamped(&options.limits_of(request), most_tokens, asked);
         let most = options.max_output_tokens;
         let is_above = |most: &u64| {
-            asked.is_none_or(|asked| asked.max(clamp::largest(request).unwrap_or(u64::MAX)) > *most)
+            asked.is_none_or(|asked| asked.max(clamp::most(request).unwrap_or(u64::MAX)) > *most)
         };
         let budgeted = most.filter(is_above);
         let clamp = learned.into_iter().chain(budgeted).min();

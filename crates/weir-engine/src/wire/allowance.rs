@@ -26,11 +26,20 @@ const LIMITS: [&str; 13] = [
     "maxTokens",
     "max_generated_tokens",
 ];
-/// Members that may hold output limits of their own.
-const LIMIT_GROUPS: [&str; 5] =
-    ["options", "parameters", "extra_body", "generation_config", "generationConfig"];
+/// Members that may hold settings of their own.
+const SETTING_GROUPS: [&str; 6] =
+    ["options", "parameters", "extra_body", "generation_config", "generationConfig", "google"];
 /// Numbers of answers.
-const ANSWERS: [&str; 4] = ["n", "best_of", "num_return_sequences", "candidate_count"];
+const ANSWERS: [&str; 8] = [
+    "n",
+    "best_of",
+    "num_return_sequences",
+    "candidate_count",
+    "candidateCount",
+    "num_images",
+    "number_of_images",
+    "numberOfImages",
+];
 /// Texts that are settings and no part of a prompt.
 const SETTINGS: [&str; 14] = [
     "model",
@@ -48,8 +57,8 @@ const SETTINGS: [&str; 14] = [
     "moderation",
     "service_tier",
 ];
-/// Maximum number of other models that a price is looked up for; providers take fewer.
-const MAX_FALLBACKS: usize = 16;
+/// Maximum number of other models that a price is looked up for; providers take far fewer.
+const MAX_FALLBACKS: usize = 1000;
 /// Smallest thinking budget: Anthropic's, and that of gateways in front of it.
 pub const LEAST_THINKING_TOKENS: u64 = 1024;
 
@@ -90,6 +99,10 @@ pub struct Allowance {
     pub searches: u64,
     /// Calls of other tools at the provider; `u64::MAX` without a limit.
     pub tool_calls: u64,
+    /// Most calls of all these tools together (`max_tool_calls`), if the protocol has such a limit.
+    pub most_calls: Option<u64>,
+    /// Images that the provider fetches.
+    pub remote_images: u64,
     /// Most tokens of each generated image.
     pub image_tokens: u64,
     /// Characters of the text to speak.
@@ -106,19 +119,25 @@ impl Allowance {
         let text = simdutf8::basic::from_utf8(body).ok()?;
         let members = json::members(text)?;
         let mut allowance = Self::default();
-        let mut most_calls = u64::MAX;
         for (name, raw) in members.iter().filter(|(_, raw)| *raw != "null") {
-            if name == "max_tool_calls" {
-                most_calls = json::count(raw).unwrap_or(u64::MAX);
+            // Others do not obey it.
+            if name == "max_tool_calls" && protocol == Some(Protocol::Responses) {
+                allowance.most_calls = json::count(raw);
             }
             allowance.member(name, raw);
         }
+        for_each_setting(&members, MAX_GROUPS, &mut |name, raw| {
+            if raw != "null" {
+                allowance.setting(name, raw, protocol);
+            }
+        });
+        let most_calls = allowance.most_calls.unwrap_or(u64::MAX);
         allowance.searches = allowance.searches.min(most_calls);
         allowance.tool_calls = allowance.tool_calls.min(most_calls);
-        allowance.is_limited = is_limited(&members, protocol);
-        let limits = limits_of(&members);
-        allowance.limit_tokens =
-            limits.iter().filter_map(|raw| json::count(raw)).max().unwrap_or(0);
+        let limits: Vec<Option<u64>> = limits_of(&members).into_iter().map(json::count).collect();
+        // One that cannot be read may be none: -1 in llama.cpp and Ollama.
+        allowance.is_limited = is_limited(&members, protocol) && limits.iter().all(Option::is_some);
+        allowance.limit_tokens = limits.into_iter().flatten().max().unwrap_or(0);
         let thinking = thinking_of(&members).into_iter().filter_map(json::count);
         allowance.thinking_tokens = thinking.max().unwrap_or(0);
         allowance.marks(text);
@@ -127,6 +146,16 @@ impl Allowance {
     }
 
     fn member(&mut self, name: &str, raw: &str) {
+        if ["input", "text"].contains(&name) {
+            let text = json::string(raw).unwrap_or_default();
+            self.characters = self.characters.max(text.chars().count() as u64);
+        }
+        if !SETTINGS.contains(&name) {
+            self.prompt_tokens = self.prompt_tokens.saturating_add(prompt_tokens(raw));
+        }
+    }
+
+    fn setting(&mut self, name: &str, raw: &str, protocol: Option<Protocol>) {
         let text = || json::string(raw).unwrap_or_default();
         match name {
             name if ANSWERS.contains(&name) => {
@@ -136,28 +165,36 @@ impl Allowance {
             "previous_response_id" | "conversation" | "container" => self.is_elsewhere = true,
             "prompt" | "input" => self.prompts = self.prompts.max(prompts(raw)),
             "service_tier" => self.service_tier = Some(text().into_owned()),
-            "speed" if raw.starts_with('"') => self.is_fast = text() == "fast",
-            "speed" => self.speed_permille = permille(raw),
+            "speed" => {
+                self.is_fast |= text() == "fast";
+                self.speed_permille = permille(raw.trim_matches('"'));
+            }
             "inference_geo" => self.region = Some(text().into_owned()),
             "context_management" => self.may_compact |= raw.contains("compact"),
             "modalities" => {
-                self.has_audio_output |= raw.contains("\"audio\"");
-                self.has_image_output |= raw.contains("\"image\"");
+                let names = json::elements(raw).unwrap_or_default();
+                let names =
+                    names.into_iter().filter_map(json::string).map(|name| name.to_lowercase());
+                for name in names {
+                    self.has_audio_output |= name == "audio";
+                    self.has_image_output |= name == "image";
+                }
             }
+            "audio" => self.has_audio_output = true,
             "tools" => {
-                json::elements(raw).unwrap_or_default().iter().for_each(|raw| self.tool(raw))
+                for raw in json::elements(raw).unwrap_or_default() {
+                    self.tool(raw, protocol);
+                }
             }
-            "web_search_options" | "plugins" => self.searches = u64::MAX,
+            // OpenAI and OpenRouter; xAI; Qwen.
+            "web_search_options" | "plugins" | "search_parameters" => self.searches = u64::MAX,
+            "enable_search" if raw != "false" => self.searches = u64::MAX,
             "mcp_servers" => self.tool_calls = u64::MAX,
+            // Azure; Cohere.
+            "data_sources" | "connectors" => self.is_elsewhere = true,
             name if FALLBACKS.contains(&name) => self.fallbacks(raw),
             "model" if searches_unasked(&text()) => self.searches = u64::MAX,
             _ => {}
-        }
-        if name == "input" {
-            self.characters = text().chars().count() as u64;
-        }
-        if !SETTINGS.contains(&name) {
-            self.prompt_tokens = self.prompt_tokens.saturating_add(prompt_tokens(raw));
         }
     }
 
@@ -170,23 +207,37 @@ impl Allowance {
     }
 
     /// Reads a tool. One without a function of the caller's runs at the provider.
-    fn tool(&mut self, raw: &str) {
+    fn tool(&mut self, raw: &str, protocol: Option<Protocol>) {
         let members = json::members(raw).unwrap_or_default();
-        let member = |name: &str| members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
-        let kind = member("type").and_then(json::string).unwrap_or_default();
-        let is_callers = match kind.as_ref() {
+        let all = |name: &'static str| {
+            members.iter().filter(move |(own, _)| own == name).map(|(_, raw)| *raw)
+        };
+        let member = |name: &'static str| all(name).next();
+        let is_callers = |kind: &str| match kind {
             "" => ["name", "function", "input_schema", "parameters"]
-                .iter()
+                .into_iter()
                 .any(|name| member(name).is_some()),
-            "function" | "custom" | "local_shell" | "shell" | "apply_patch" | "namespace" => true,
+            // A shell runs where its environment is.
+            "shell" => member("environment")
+                .and_then(|raw| json::member(raw, "type"))
+                .is_none_or(|kind| json::string(kind).is_some_and(|kind| kind == "local")),
+            "function" | "custom" | "local_shell" | "apply_patch" | "namespace" => true,
             kind => ["computer", "bash", "text_editor", "memory", "tool_search"]
                 .iter()
                 .any(|own| kind.starts_with(own)),
         };
-        if is_callers {
-            return;
+        // Of two types the provider may read either.
+        let kinds = all("type").map(|raw| json::string(raw).unwrap_or_default());
+        let mut kinds: Vec<Cow<'_, str>> = kinds.collect();
+        if kinds.is_empty() {
+            kinds.push(Cow::Borrowed(""));
         }
-        let most = member("max_uses").and_then(json::count).unwrap_or(u64::MAX);
+        let Some(kind) = kinds.into_iter().find(|kind| !is_callers(kind)) else { return };
+        // Anthropic's; others do not obey it.
+        let most = all("max_uses").filter(|_| protocol == Some(Protocol::Messages));
+        let most = most.map(|raw| json::count(raw).unwrap_or(u64::MAX)).max().unwrap_or(u64::MAX);
+        // An advisor is another model.
+        self.fallbacks.extend(member("model").and_then(json::string).map(Cow::into_owned));
         let is_search = kind.contains("web_search") || kind.is_empty();
         let calls = if is_search { &mut self.searches } else { &mut self.tool_calls };
         *calls = calls.saturating_add(most);
@@ -196,11 +247,12 @@ impl Allowance {
     /// Finds parts of the prompt that cost more than text, by their members.
     fn marks(&mut self, text: &str) {
         let (mut has_document, mut has_url) = (false, false);
-        let (mut data_bytes, mut is_raw) = (0_u64, false);
+        let (mut data_bytes, mut is_raw, mut is_compressed) = (0_u64, false, false);
+        let is_remote = |text: &str| text.starts_with("http:") || text.starts_with("https:");
         for_each_member(text, |name, raw| {
             let is_text = raw.starts_with('"');
             match name {
-                "type" if is_text => match first_string(raw) {
+                "type" if is_text => match first_string(raw).as_ref() {
                     "input_audio" | "audio" => self.has_audio_input = true,
                     "audio_url" => (self.has_audio_input, self.is_elsewhere) = (true, true),
                     "image" | "image_url" | "input_image" => self.has_image_input = true,
@@ -218,17 +270,32 @@ impl Allowance {
                 }
                 "file_ids" if !raw.starts_with("[]") => self.is_elsewhere = true,
                 "media_type" if is_text => {
-                    self.is_elsewhere |= first_string(raw) == "application/pdf";
+                    self.is_elsewhere |= first_string(raw).eq_ignore_ascii_case("application/pdf");
                 }
-                "audio" if raw.starts_with('{') => self.has_audio_input = true,
-                "data" if is_text => data_bytes += first_string(raw).len() as u64,
-                "format" if is_text => is_raw |= ["wav", "pcm16"].contains(&first_string(raw)),
+                "audio" if raw.starts_with('{') => {
+                    self.has_audio_input = true;
+                    self.is_elsewhere |= is_by_id(raw);
+                }
+                "data" if is_text => {
+                    let data = first_string(raw);
+                    self.is_elsewhere |= is_remote(&data);
+                    data_bytes += data.len() as u64;
+                }
+                "url" | "image_url" if is_text && is_remote(&first_string(raw)) => {
+                    self.remote_images += 1;
+                }
+                // Embeddings of Jina and Voyage.
+                "image" if is_text => self.is_elsewhere |= is_remote(&first_string(raw)),
+                "format" if is_text => match first_string(raw).as_ref() {
+                    "wav" | "pcm16" => is_raw = true,
+                    _ => is_compressed = true,
+                },
                 _ => {}
             }
         });
         self.is_elsewhere |= has_document && has_url;
         if self.has_audio_input {
-            let bytes = if is_raw { RAW_AUDIO_BYTES } else { AUDIO_BYTES };
+            let bytes = if is_raw && !is_compressed { RAW_AUDIO_BYTES } else { AUDIO_BYTES };
             self.audio_tokens = data_bytes.div_ceil(bytes);
         }
     }
@@ -255,26 +322,51 @@ type Members<'a> = [(Cow<'a, str>, &'a str)];
 fn limits_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
     let is_limit = |name: &str| LIMITS.iter().any(|own| own.eq_ignore_ascii_case(name));
     let mut limits = Vec::new();
-    for (name, raw) in members {
-        if is_limit(name) && *raw != "null" {
-            limits.push(*raw);
-        } else if LIMIT_GROUPS.contains(&name.as_ref()) && raw.starts_with('{') {
-            let group = json::members(raw).unwrap_or_default();
-            let inner = group.iter().filter(|(name, raw)| is_limit(name) && *raw != "null");
-            limits.extend(inner.map(|(_, raw)| *raw));
+    for_each_setting(members, MAX_GROUPS, &mut |name, raw| {
+        if is_limit(name) && raw != "null" {
+            limits.push(raw);
         }
-    }
+    });
     limits
 }
 
 fn thinking_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
-    let limit = |(name, raw): &(Cow<'a, str>, &'a str)| match name.as_ref() {
-        "thinking" => json::member(raw, "budget_tokens"),
-        "reasoning" => json::member(raw, "max_tokens"),
-        "thinking_budget" => Some(*raw),
-        _ => None,
-    };
-    members.iter().filter_map(limit).filter(|raw| *raw != "null").collect()
+    let mut limits = Vec::new();
+    for_each_setting(members, MAX_GROUPS, &mut |name, raw| {
+        let limit = match name {
+            "thinking" => json::member(raw, "budget_tokens"),
+            "reasoning" => json::member(raw, "max_tokens"),
+            "thinking_budget" => Some(raw),
+            "thinkingConfig" | "thinking_config" => {
+                json::member(raw, "thinkingBudget").or(json::member(raw, "thinking_budget"))
+            }
+            _ => None,
+        };
+        limits.extend(limit.filter(|raw| *raw != "null"));
+    });
+    limits
+}
+
+/// Maximum depth of groups in groups.
+const MAX_GROUPS: u32 = 3;
+
+/// Passes the members on to `see`, and those of groups of settings among them.
+fn for_each_setting<'a>(members: &Members<'a>, depth: u32, see: &mut impl FnMut(&str, &'a str)) {
+    for (name, raw) in members {
+        see(name, raw);
+        let is_group = SETTING_GROUPS.contains(&name.as_ref()) && raw.starts_with('{');
+        if let Some(depth) = depth.checked_sub(1).filter(|_| is_group) {
+            for_each_setting(&json::members(raw).unwrap_or_default(), depth, see);
+        }
+    }
+}
+
+/// Whether an object, with which `raw` begins, has an ID and no contents, such as earlier audio.
+fn is_by_id(raw: &str) -> bool {
+    let end = raw.find('}').map_or(raw.len(), |end| end + 1);
+    let names = json::members(&raw[..end]).unwrap_or_default();
+    let has = |name: &str| names.iter().any(|(own, _)| own == name);
+    has("id") && !has("data")
 }
 
 /// Whether a limit that every provider of the protocol obeys is given, and none is unreadable.
@@ -362,15 +454,14 @@ fn for_each_member<'a>(text: &'a str, mut see: impl FnMut(&str, &'a str)) {
     }
 }
 
-/// Returns the inside of the string that `raw` begins with. Escapes stay: none of the words looked for needs
-/// one, so a word with escapes reads as an unknown one only if it hides.
-fn first_string(raw: &str) -> &str {
+/// Returns the string that `raw` begins with.
+fn first_string(raw: &str) -> Cow<'_, str> {
     let end = string_end(raw.as_bytes(), 0);
-    raw.get(1..end.saturating_sub(1)).unwrap_or_default()
+    raw.get(..end).and_then(json::string).unwrap_or_default()
 }
 
 /// Whether a model searches the web without being asked to.
-fn searches_unasked(model: &str) -> bool {
+pub fn searches_unasked(model: &str) -> bool {
     [":online", "search-preview", "sonar", "deep-research"]
         .iter()
         .any(|word| memmem::find(model.as_bytes(), word.as_bytes()).is_some())
@@ -381,6 +472,8 @@ fn searches_unasked(model: &str) -> bool {
 const IMAGE_TOKENS: u64 = 6240;
 /// Pixels of such an image.
 const IMAGE_PIXELS: u64 = 1536 * 1024;
+/// Pixels of the smallest image that models generate.
+const LEAST_IMAGE_PIXELS: u64 = 1024 * 1024;
 /// Tokens of each partial image in a stream.
 const PARTIAL_IMAGE_TOKENS: u64 = 100;
 
@@ -391,6 +484,10 @@ fn image_tokens(members: &Members<'_>) -> u64 {
     let pixels = sides.split_once('x').and_then(|(width, height)| {
         Some(width.parse::<u64>().ok()?.saturating_mul(height.parse().ok()?))
     });
+    let side = |name: &str| member(name).and_then(json::count);
+    let pixels = pixels.max(side("width").zip(side("height")).map(|(w, h)| w.saturating_mul(h)));
+    // Models round smaller ones up.
+    let pixels = pixels.map(|pixels| pixels.max(LEAST_IMAGE_PIXELS));
     // A quality divides the amount by about four.
     let share = match member("quality").and_then(json::string).as_deref() {
         Some("low") => 15,
@@ -425,6 +522,8 @@ mod tests {
             (r#"{"max_tokens":10,"max_tokens":700}"#, 700, true),
             (r#"{"n_predict":500}"#, 500, false),
             (r#"{"max_tokens":-1}"#, 0, false),
+            (r#"{"max_tokens":10,"n_predict":-1}"#, 10, false),
+            (r#"{"max_tokens":10,"options":{"num_predict":-1}}"#, 10, false),
             (r#"{"max_tokens":null}"#, 0, false),
             (r#"{"max_tokens":1e2}"#, 100, true),
             (r#"{"max_output_tokens":20}"#, 20, false),
@@ -446,6 +545,8 @@ mod tests {
             (r#"{"prompt":[[1,22],[3]],"n":2,"best_of":5}"#, 5, 2, 3),
             (r#"{"n":"4","user":"abc"}"#, 4, 0, 3),
             (r#"{"n":2.5}"#, 3, 0, 0),
+            (r#"{"generationConfig":{"candidateCount":4}}"#, 4, 0, 17),
+            (r#"{"parameters":{"num_return_sequences":4}}"#, 4, 0, 23),
         ] {
             let read = of(body);
             assert_eq!(
@@ -472,12 +573,37 @@ mod tests {
         assert!(of(r#"{"previous_response_id":"r"}"#).is_elsewhere);
         assert!(of(r#"{"context_management":[{"type":"compaction"}]}"#).may_compact);
         assert!(of(r#"{"speed":"fast"}"#).is_fast);
+        assert!(of(r#"{"speed":"fast","speed":"standard"}"#).is_fast);
+        let escaped = r#"{"modalities":["text","aud\u0069o"]}"#;
+        assert!(of(escaped).has_audio_output && of(r#"{"audio":{"voice":"v"}}"#).has_audio_output);
+        for elsewhere in [
+            r#"{"type":"document","source":{"type":"ur\u006c","url":"u"}}"#,
+            r#"{"source":{"media_type":"Application\/PDF"}}"#,
+            r#"{"type":"input_audio","input_audio":{"data":"https://a/b.mp3"}}"#,
+            r#"{"image":"https://a/b.png"}"#,
+        ] {
+            assert!(part(elsewhere).is_elsewhere, "{elsewhere}");
+        }
+        let earlier = r#"{"messages":[{"role":"assistant","audio":{"id":"audio_1"}}]}"#;
+        assert!(of(earlier).is_elsewhere);
+        let two = r#"{"format":"wav"},{"type":"input_audio","input_audio":{"data":"AAAA","format":"mp3"}}"#;
+        assert_eq!(part(two).audio_tokens, 1);
+        let image = r#"{"type":"image_url","image_url":{"url":"https://a/b.png"}}"#;
+        assert_eq!(part(image).remote_images, 1);
+        assert!(of(r#"{"data_sources":[{"type":"azure_search"}]}"#).is_elsewhere);
+        let thinking = r#"{"generationConfig":{"thinkingConfig":{"thinkingBudget":5000}}}"#;
+        assert_eq!(of(thinking).thinking_tokens, 5000);
+        assert_eq!(of(r#"{"extra_body":{"thinking":{"budget_tokens":7}}}"#).thinking_tokens, 7);
+        assert_eq!(of(r#"{"tools":[{"type":"advisor_20260301","model":"m"}]}"#).fallbacks, ["m"]);
         assert_eq!(of(r#"{"models":["a",{"model":"b"}]}"#).fallbacks, ["a", "b"]);
     }
 
     #[test]
     fn tools_at_the_provider_are_counted_and_those_of_the_caller_are_not() {
-        let tools = |tools: &str| of(&format!(r#"{{"tools":[{tools}]}}"#));
+        let tools = |tools: &str| {
+            let body = format!(r#"{{"tools":[{tools}]}}"#);
+            Allowance::of(body.as_bytes(), Some(Protocol::Messages)).expect("an object")
+        };
         let calls = |read: Allowance| (read.searches, read.tool_calls);
         let most = u64::MAX;
         for (tool, expected) in [
@@ -495,8 +621,21 @@ mod tests {
         ] {
             assert_eq!(calls(tools(tool)), expected, "{tool}");
         }
-        let bounded = of(r#"{"max_tool_calls":4,"tools":[{"type":"web_search"}]}"#);
-        assert_eq!(calls(bounded), (4, 0));
+        let bounded = r#"{"max_tool_calls":4,"tools":[{"type":"web_search","max_uses":2}]}"#;
+        // Each protocol has its own limit.
+        for (protocol, searches) in
+            [(Protocol::Responses, 4), (Protocol::Messages, 2), (Protocol::Chat, most)]
+        {
+            let read = Allowance::of(bounded.as_bytes(), Some(protocol)).expect("an object");
+            assert_eq!(calls(read), (searches, 0), "{protocol:?}");
+        }
+        assert_eq!(calls(tools(r#"{"type":"shell"}"#)), (0, 0));
+        let twice = r#"{"type":"custom","type":"web_search_20250305","max_uses":1,"max_uses":9}"#;
+        assert_eq!(calls(tools(twice)), (9, 0));
+        let hosted = r#"{"type":"shell","environment":{"type":"container_auto"}}"#;
+        assert_eq!(calls(tools(hosted)), (0, most));
+        assert_eq!(of(r#"{"search_parameters":{}}"#).searches, most);
+        assert_eq!(of(r#"{"extra_body":{"enable_search":true}}"#).searches, most);
         assert_eq!(of(r#"{"model":"gpt-4o-search-preview"}"#).searches, most);
     }
 
@@ -510,6 +649,8 @@ mod tests {
             (r#"{"size":"1024x1536","quality":"low"}"#, 408),
             (r#"{"size":"1024x1536","quality":"medium"}"#, 1584),
             (r#"{"size":"1024x1536"}"#, 6240),
+            (r#"{"size":"256x256","quality":"low"}"#, 272),
+            (r#"{"size":"1024x1024","quality":"low","width":1024,"height":1536}"#, 408),
             (r#"{"size":"auto","partial_images":2}"#, 6440),
         ] {
             let held = of(body).image_tokens;

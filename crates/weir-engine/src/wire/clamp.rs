@@ -14,10 +14,18 @@ pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
     let offset = |raw: &str| raw.as_ptr() as usize - text.as_ptr() as usize;
     let first = request.listed().first().map(|raw| offset(raw));
     let asked = largest(request);
-    let outputs = allowance::limits(request).into_iter().map(|raw| (raw, tokens));
+    // Of thinking that comes on top of the output, so much as there is room for.
+    let apart = asked.filter(|asked| *asked < tokens && most_thinking(request) >= *asked);
+    let room = apart.map(|asked| (tokens - asked).max(LEAST_THINKING_TOKENS.min(tokens - 1)));
+    let output_tokens = room.map_or(tokens, |room| tokens - room);
+    let outputs = allowance::limits(request).into_iter().map(|raw| (raw, output_tokens));
     let thinking = allowance::thinking(request).into_iter();
+    let lower = |raw: &str| match room {
+        Some(room) => json::count(raw).unwrap_or(u64::MAX).min(room),
+        None => thinking_tokens(raw, asked, tokens),
+    };
     let mut limits: Vec<(&str, u64)> =
-        outputs.chain(thinking.map(|raw| (raw, thinking_tokens(raw, asked, tokens)))).collect();
+        outputs.chain(thinking.map(|raw| (raw, lower(raw)))).collect();
     // A value shorter than its replacement moves what follows it.
     limits.sort_unstable_by_key(|(raw, _)| Reverse(offset(raw)));
     let edited_bytes = body.len();
@@ -41,6 +49,18 @@ pub fn largest(request: &Request<'_>) -> Option<u64> {
     let limits = allowance::limits(request);
     let counts: Option<Vec<u64>> = limits.into_iter().map(json::count).collect();
     counts?.into_iter().max()
+}
+
+/// Returns the largest output of `request` with thinking that comes on top of it (interleaved thinking);
+/// `None` as in [`largest`].
+pub fn most(request: &Request<'_>) -> Option<u64> {
+    let thinking = most_thinking(request);
+    largest(request).map(|own| if thinking >= own { own.saturating_add(thinking) } else { own })
+}
+
+fn most_thinking(request: &Request<'_>) -> u64 {
+    let limits = allowance::thinking(request).into_iter();
+    limits.map(|raw| json::count(raw).unwrap_or(u64::MAX)).max().unwrap_or(0)
 }
 
 /// Returns the limit on thinking that keeps its share of the output. Providers refuse one that is not below
@@ -155,6 +175,13 @@ mod tests {
         ] {
             let sent = clamped(&thinking(budget, most), tokens, &[]);
             assert_eq!(sent, thinking(lower, tokens), "{budget} of {most}");
+        }
+        // Thinking on top of the output.
+        for (budget, most, tokens, lower) in
+            [(9000, 2000, 5000, (3000, 2000)), (9000, 2000, 2500, (1024, 1476))]
+        {
+            let sent = clamped(&thinking(budget, most), tokens, &[]);
+            assert_eq!(sent, thinking(lower.0, lower.1), "{budget} above {most}");
         }
         let body = r#"{"messages":[],"max_tokens":900,"n_predict":5000,"options":{"num_predict":-1},"reasoning":{"max_tokens":4000}}"#;
         let lower = r#"{"messages":[],"max_tokens":900,"n_predict":2000,"options":{"num_predict":2000},"reasoning":{"max_tokens":1999}}"#;

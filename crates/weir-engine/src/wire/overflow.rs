@@ -12,6 +12,7 @@ mod meaning;
 pub use meaning::Sent;
 
 use super::sse::Splitter;
+use super::usage::is_announcement;
 
 /// Maximum size of an answer that is examined.
 pub const MAX_REFUSAL_BYTES: usize = 64 << 10;
@@ -61,7 +62,9 @@ pub fn recognise(status: u16, body: &[u8], sent: Option<Sent>) -> Option<Overflo
     if status == 200 && memchr::memmem::find(body, ERROR).is_none() {
         return None;
     }
-    let text = std::str::from_utf8(body).ok()?.trim();
+    // A byte that is no text may be a quote that was cut.
+    let text = String::from_utf8_lossy(body);
+    let text = text.trim().trim_start_matches('\u{feff}');
     let mut said = Said::default();
     match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(members)) if status == 200 && !is_refusal_alone(&members) => return None,
@@ -72,28 +75,27 @@ pub fn recognise(status: u16, body: &[u8], sent: Option<Sent>) -> Option<Overflo
     said.overflow(sent).filter(Overflow::is_possible)
 }
 
-/// Events of Responses that say only that work has begun; a refusal may follow them.
-const BEGINNINGS: [&[u8]; 3] = [b"response.created", b"response.queued", b"response.in_progress"];
 /// Event of Responses for a request that failed after its stream had begun.
-const FAILED: &[u8] = b"response.failed";
+const FAILED: &str = "response.failed";
 
 /// Parses the first event of a stream that begins with `bytes`, if it is such an error. `None` also
-/// if the event is incomplete. Events that only say that work has begun are passed over.
+/// if the event is incomplete. Events before any content, such as pings, are passed over.
 pub fn recognise_event(bytes: &[u8], sent: Option<Sent>) -> Option<(Overflow, String)> {
     let mut first = None;
     let mut events = Splitter::new(MAX_REFUSAL_BYTES);
     events.feed(bytes, |event| {
-        if first.is_none() && !BEGINNINGS.contains(&event.name) {
+        if first.is_none() && !is_announcement(&event) {
             first = Some((event.name.to_vec(), event.data.to_vec()));
         }
     });
     let (name, mut data) = first?;
-    if name == FAILED {
-        let event: Value = serde_json::from_slice(&data).ok()?;
+    let event: Value = serde_json::from_slice(&data).unwrap_or_default();
+    let has_failed = name == FAILED.as_bytes() || event["type"] == FAILED;
+    if has_failed {
         let error = event.get("response")?.get("error")?;
         data = serde_json::to_vec(&serde_json::json!({ "error": error })).ok()?;
     }
-    let is_named_error = name == b"error" || name == FAILED;
+    let is_named_error = name == b"error" || event["type"] == "error" || has_failed;
     let overflow = recognise(200, &data, sent).or_else(|| {
         recognise(400, &data, sent).filter(|_| is_named_error && !has_other_status(&data))
     })?;
@@ -104,8 +106,7 @@ pub fn recognise_event(bytes: &[u8], sent: Option<Sent>) -> Option<(Overflow, St
 /// [`recognise_event`] reads.
 pub fn has_event(bytes: &[u8]) -> bool {
     let mut has_event = false;
-    Splitter::new(MAX_REFUSAL_BYTES)
-        .feed(bytes, |event| has_event |= !BEGINNINGS.contains(&event.name));
+    Splitter::new(MAX_REFUSAL_BYTES).feed(bytes, |event| has_event |= !is_announcement(&event));
     has_event
 }
 
@@ -117,13 +118,20 @@ fn has_other_status(data: &[u8]) -> bool {
 
 /// Whether a successful answer contains only an error, and one caused by the request.
 fn is_refusal_alone(members: &Map<String, Value>) -> bool {
-    let Some(error) = members.get("error").filter(|error| !error.is_null()) else { return false };
+    // vLLM and SGLang: the answer is the error.
+    let is_error = members.get("object").is_some_and(|object| object == "error");
+    let own = Value::Null;
+    let error = match members.get("error").filter(|error| !error.is_null()) {
+        Some(error) => error,
+        None if is_error => &own,
+        None => return false,
+    };
     let says_nothing = |choice: &Value| {
         choice["finish_reason"] == "error"
             && choice["delta"]["content"].as_str().is_none_or(str::is_empty)
     };
     let is_alone = match members.get("choices") {
-        None => true,
+        None | Some(Value::Null) => true,
         Some(choices) => choices.as_array().is_some_and(|choices| choices.iter().all(says_nothing)),
     };
     is_alone && is_of_request(members) && error.as_object().is_none_or(is_of_request)
@@ -135,6 +143,29 @@ fn is_of_request(members: &Map<String, Value>) -> bool {
     let of_http = statuses.into_iter().flatten().filter(|status| (400..600).contains(status));
     of_http.into_iter().all(|status| matches!(status, 400 | 413 | 422))
 }
+
+/// Members in which providers put an error or its text.
+const TOLD: [&str; 18] = [
+    "error",
+    "message",
+    "detail",
+    "metadata",
+    "raw",
+    "errors",
+    // Baidu, FastAPI, MiniMax, AWS and Tencent, gateways.
+    "error_msg",
+    "msg",
+    "base_resp",
+    "status_msg",
+    "Message",
+    "Response",
+    "Error",
+    "error_message",
+    "reason",
+    "details",
+    "description",
+    "error_description",
+];
 
 /// Facts from an answer's members.
 #[derive(Default)]
@@ -166,10 +197,16 @@ impl Said {
 
     fn take_members(&mut self, members: &Map<String, Value>, depth: usize) {
         for name in ["code", "type"] {
-            match members.get(name).and_then(Value::as_str) {
-                Some("context_length_exceeded" | "exceed_context_size_error") => {
-                    self.is_named = true;
-                }
+            let code = members.get(name).and_then(Value::as_str).map(str::to_ascii_lowercase);
+            match code.as_deref() {
+                Some(
+                    "context_length_exceeded"
+                    | "context_window_exceeded"
+                    | "exceed_context_size_error"
+                    | "model_max_prompt_tokens_exceeded"
+                    | "prompt_too_long"
+                    | "tokens_limit_reached",
+                ) => self.is_named = true,
                 Some("rate_limit_exceeded" | "tokens" | "insufficient_quota") => {
                     self.is_rate = true;
                 }
@@ -179,7 +216,7 @@ impl Said {
         let number = |name: &str| members.get(name).and_then(Value::as_u64);
         self.prompt_tokens = self.prompt_tokens.or(number("n_prompt_tokens"));
         self.window_tokens = self.window_tokens.or(number("n_ctx"));
-        for name in ["error", "message", "detail", "metadata", "raw", "errors"] {
+        for name in TOLD {
             if let Some(value) = members.get(name) {
                 self.take(value, depth + 1);
             }
@@ -567,6 +604,30 @@ mod tests {
         assert!(refusals >= 45 && rows.len() - refusals >= 25, "{refusals} of {}", rows.len());
     }
 
+    /// Refusals of many providers, and errors with another meaning that look like them, at a prompt of 14,000
+    /// tokens.
+    #[test]
+    fn wordings_are_read_by_their_meaning() {
+        let table = include_str!("../../../../tests/golden/overflow/meanings.jsonl");
+        let sent = Some(Sent { prompt_tokens: 15_000, output_tokens: 500 });
+        let mut wrong = Vec::new();
+        for line in table.lines() {
+            let row: Value = serde_json::from_str(line).expect("a line is JSON");
+            let body = match &row["body"] {
+                Value::String(text) => text.clone(),
+                body => body.to_string(),
+            };
+            let status = row["status"].as_u64().expect("a status") as u16;
+            let read = recognise(status, body.as_bytes(), sent);
+            let limit = read.and_then(|read| read.window_tokens.or(read.max_input_tokens));
+            let expected = (row["is_refusal"] == true, row["limit"].as_u64());
+            if (read.is_some(), limit) != expected {
+                wrong.push(format!("{body}: {read:?}, not {expected:?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
     #[test]
     fn any_requested_output_is_read() {
         for output in ["1000000000000000000", "18446744073709551615", "99999999999999999999"] {
@@ -633,11 +694,16 @@ mod tests {
         for row in rows().iter().filter(|row| row.body.starts_with('{')) {
             let event = format!(": waiting\n\ndata: {}\n\n", row.body);
             let named = format!("event: error\r\ndata: {}\r\n\r\n", row.body);
-            let later = format!("data: {{\"choices\":[{{\"delta\":{{}}}}]}}\n\n{event}");
+            let content = r#"{"choices":[{"delta":{"content":"a"}}]}"#;
+            let later = format!("data: {content}\n\n{event}");
+            let begun = format!(
+                "event: ping\ndata: {{}}\n\ndata: {{\"type\":\"message_start\"}}\n\n{event}"
+            );
             let read =
                 |stream: &str| recognise_event(stream.as_bytes(), None).map(|(told, _)| told);
             if row.status == 200 {
                 assert_eq!(read(&event), row.told, "{}", row.vendor);
+                assert_eq!(read(&begun), row.told, "{}", row.vendor);
             } else if row.told.is_some() {
                 assert_eq!(read(&named), row.told, "{}", row.vendor);
             }

@@ -347,7 +347,7 @@ impl ServiceTier {
     /// at Anthropic and `on_demand` at Groq. `auto` appears only in requests and leaves the tier
     /// open.
     pub fn from_name(name: &str) -> Self {
-        match name {
+        match name.to_ascii_lowercase().as_str() {
             "" | "default" | "standard" | "on_demand" | "auto" => Self::Standard,
             "flex" => Self::Flex,
             "priority" => Self::Priority,

@@ -139,15 +139,18 @@ impl Flags {
     pub const PARTLY_PRICED: Self = Self(1 << 4);
     /// The model has no price.
     pub const UNPRICED: Self = Self(1 << 5);
+    /// Another attempt followed for the same request of the caller, which counts once.
+    pub const REPLACED: Self = Self(1 << 6);
 
     /// All flags with their displayed names.
-    pub const NAMES: [(Self, &'static str); 6] = [
+    pub const NAMES: [(Self, &'static str); 7] = [
         (Self::ESTIMATED, "estimated"),
         (Self::CALLER_LEFT, "caller_left"),
         (Self::USAGE_MISSING, "usage_missing"),
         (Self::NOT_SENT, "not_sent"),
         (Self::PARTLY_PRICED, "partly_priced"),
         (Self::UNPRICED, "unpriced"),
+        (Self::REPLACED, "replaced"),
     ];
 
     /// Rare flags, found through an index.

@@ -121,7 +121,10 @@ impl UsageKey<'_> {
     /// Replaces a new row by the remainder row if its tenant has too many rows on that day.
     pub(crate) fn bound_by_tenant(&mut self, rows_of_tenant: u64, totals: &Totals) {
         // If the end was not seen, the upstream may have accepted it.
-        let has_failed = totals.failed == totals.requests && totals.estimated == 0;
+        // An attempt that another followed counts as none, but for its tokens.
+        let has_failed = totals.failed == totals.requests
+            && totals.estimated == 0
+            && (totals.requests > 0 || totals.prompt_tokens == 0);
         if self.is_open() && rows_of_tenant == 0 && has_failed {
             // A credential that no upstream has accepted may be invented.
             self.tenant = Tenant::ANONYMOUS.0;
@@ -197,9 +200,10 @@ impl<'a> Rollup<'a> {
             *answers += 1;
             *sum += tokens.min(MAX_LEARNED_TOKENS);
         }
+        let is_request = !flags.any(Flags::REPLACED);
         let totals = Totals {
-            requests: 1,
-            failed: u64::from(!is_success),
+            requests: u64::from(is_request),
+            failed: u64::from(is_request && !is_success),
             estimated: u64::from(is_estimated),
             partly_priced: u64::from(flags.any(Flags::PARTLY_PRICED)),
             unpriced: u64::from(flags.any(Flags::UNPRICED)),

@@ -98,9 +98,12 @@ impl SeriesQuery {
 /// Returns the columns that count requests, as SQL over a request's row.
 pub(super) fn count_columns() -> [String; COUNT_COLUMNS.len()] {
     let is = |flag: Flags| format!("CASE WHEN flags & {} <> 0 THEN 1 ELSE 0 END", flag.0);
+    let replaced = Flags::REPLACED.0;
     [
-        "1".to_owned(),
-        "CASE WHEN status >= 200 AND status < 300 THEN 0 ELSE 1 END".to_owned(),
+        format!("CASE WHEN flags & {replaced} <> 0 THEN 0 ELSE 1 END"),
+        format!(
+            "CASE WHEN status >= 200 AND status < 300 OR flags & {replaced} <> 0 THEN 0 ELSE 1 END"
+        ),
         is(Flags::ESTIMATED),
         is(Flags::PARTLY_PRICED),
         is(Flags::UNPRICED),
@@ -109,7 +112,10 @@ pub(super) fn count_columns() -> [String; COUNT_COLUMNS.len()] {
 
 /// Returns the details as SQL over a request's row.
 fn details() -> Vec<String> {
-    let mut details = vec!["CASE WHEN sent_tokens < received_tokens THEN 1 ELSE 0 END".to_owned()];
+    let replaced = Flags::REPLACED.0;
+    let mut details = vec![format!(
+        "CASE WHEN sent_tokens < received_tokens AND flags & {replaced} = 0 THEN 1 ELSE 0 END"
+    )];
     for column in LATENCIES {
         for band in 0..BANDS {
             let from = band.checked_sub(1).map_or(0, |before| BAND_ENDS_MS[before]);

@@ -21,7 +21,7 @@ pub use report::Report;
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::allowance::Allowance;
 use weir_store::budget::outputs::Outputs;
-use weir_store::budget::{Ask, Measure, Price};
+use weir_store::budget::{Ask, Measure, Price, Scope, ScopeKind, Scopes};
 use weir_store::budgets::BudgetCache;
 use weir_store::counters::{
     BudgetStatus, Counters, Held, Listed, NoRoom, Owner, RedisOptions, Reservation, Spending,
@@ -193,6 +193,14 @@ impl Budgets {
             }
         })
         .await
+    }
+
+    /// Whether a model has a budget of its own.
+    pub async fn has_own(&self, model: &str, as_of: Option<u64>) -> bool {
+        let scopes = Scopes { model: Some(model), ..Scopes::default() };
+        let applied = self.budget_cache.of(&scopes, as_of).await.unwrap_or_default();
+        let is_own = |scope: &Scope| scope.kind == ScopeKind::Model && !scope.is_each();
+        applied.iter().any(|one| is_own(&one.budget.id.scope))
     }
 
     /// Whether any budget may apply to a request, so that its body must be read.

@@ -69,7 +69,7 @@ fn model(name: &str, models: &Catalogue, routes: &Routes) -> Result<String, Stri
              one budget each"
         ));
     }
-    let row = routes.rows.iter().find(|row| row.models.iter().any(|own| own == name));
+    let row = routes.find(name).and_then(|row| routes.rows.get(row));
     match row.and_then(|row| row.send_as.as_deref()).filter(|sent| *sent != name) {
         Some(sent) => Err(format!(
             "requests for {name} are sent as {sent}, and count as that: write model:{sent}"

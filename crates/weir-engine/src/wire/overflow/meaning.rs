@@ -12,7 +12,7 @@ pub struct Sent {
 }
 
 /// Words for what the model reads. The first may also be of its answer.
-const PROMPT: [&str; 15] = [
+const PROMPT: [&str; 20] = [
     "token",
     "prompt",
     "input",
@@ -21,16 +21,21 @@ const PROMPT: [&str; 15] = [
     "conversation",
     "sequence",
     "seq_len",
+    "request",
     "entrada",
     "eingabe",
     "entrée",
     "输入",
     "提示",
     "上下文",
+    "入力",
     "プロンプト",
+    "токен",
+    "промпт",
+    "запрос",
 ];
 /// Words for a limit that is passed.
-const LIMIT: [&str; 27] = [
+const LIMIT: [&str; 38] = [
     "limit",
     "maxim",
     "max_",
@@ -45,7 +50,16 @@ const LIMIT: [&str; 27] = [
     "greater than",
     "larger than",
     "less than",
+    "shorter than",
+    "no more than",
     "at most",
+    "must be in",
+    "allowed",
+    "is over",
+    "under ",
+    "not enough",
+    "model context",
+    " > ",
     "does not fit",
     "doesn't fit",
     "only supports",
@@ -58,89 +72,199 @@ const LIMIT: [&str; 27] = [
     "超",
     "过长",
     "長すぎ",
+    "лимит",
+    "превыша",
 ];
 /// Words of errors with another meaning.
-const OTHER: [&str; 24] = [
-    "too many tools",
+const OTHER: [&str; 47] = [
+    "maximum tokens value",
+    "maximum tokens you requested",
+    "input should be",
     "per min",
     "per day",
     "per hour",
+    "per month",
+    "this month",
+    "today",
     "rate limit",
+    "time limit",
     "tpm",
     "quota",
-    "image",
+    "credit",
+    "billing",
+    "your plan",
+    "upgrade",
     "unknown",
-    "invalid value",
     "unsupported",
     "not supported",
     "not permitted",
     "number of messages",
     "number of tools",
+    "tool calls",
+    "too many tools",
+    "too small",
     "array",
     "string too long",
     "content management",
+    "threshold",
+    "concurren",
+    "breakpoint",
+    "caching",
+    "cache_key",
+    "batch size",
+    "depth",
+    "complexity",
+    "schema",
+    "duration",
+    "entries",
     "bytes",
-    "file",
-    "credit",
     "temperature",
     "stop sequence",
-    "budget_tokens",
+    "budget",
+    "metadata",
+    "minimum",
+    "number of pages",
 ];
+/// Words of such errors, unless the text is about tokens or the model's length.
+const MEDIA: [&str; 5] = ["image", "audio", "video", "document", " file"];
+const OF_TOKENS: [&str; 3] = ["token", "model length", "context length"];
 /// Names of the parameter that limits the output.
 const OUTPUT_NAMES: [&str; 4] =
     ["max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens"];
-/// Words that make a refusal without numbers.
-const TOO_LONG: [&str; 10] = [
+/// Names of the answer.
+const OUTPUT: [&str; 3] = ["output", "completion", "generat"];
+/// Words that make a refusal if they stand alone.
+const TOO_LONG: [&str; 9] = [
     "too long",
     "longer than",
-    "exceed",
     "overflow",
     "does not fit",
     "too many tokens",
     "zu lang",
-    "dépass",
-    "超",
+    "超过",
     "过长",
+    "長すぎ",
+];
+/// Words that make one together with words for the length of a prompt.
+const PASSED: [&str; 8] =
+    ["exceed", "greater than", "too large", "dépass", "超", "превыша", "überschr", "supera"];
+const LENGTH: [&str; 9] =
+    ["token", "context", "length", "window", "max size", "model limit", "上下文", "长度", "токен"];
+/// Units of numbers that are no tokens.
+const UNITS: [&str; 24] = [
+    "character",
+    "chars",
+    "message",
+    "propert",
+    "item",
+    "element",
+    "page",
+    "second",
+    "millisecond",
+    "ms",
+    "byte",
+    "kb",
+    "kib",
+    "mb",
+    "mib",
+    "gb",
+    "tool",
+    "image",
+    "pixel",
+    "request",
+    "line",
+    "dimension",
+    "level",
+    "day",
 ];
 /// Maximum length of a refusal without numbers. Longer texts quote something.
 const MAX_UNNUMBERED_BYTES: usize = 200;
 /// Minimum plausible limit.
 const MIN_LIMIT_TOKENS: u64 = 64;
 
+fn has(text: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| text.contains(word))
+}
+
 /// Reads a text; `None` unless it refuses what was `sent` for being too long.
 pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
     let mut text = text.to_lowercase();
-    let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
-    if has(&text, &OTHER) {
+    let is_other = has(&text, &OTHER) || has(&text, &MEDIA) && !has(&text, &OF_TOKENS);
+    if is_other {
         return None;
+    }
+    for prefix in ["invalid input:", "invalid request:"] {
+        text = text.strip_prefix(prefix).unwrap_or(&text).to_owned();
     }
     let names_output = has(&text, &OUTPUT_NAMES);
     OUTPUT_NAMES.iter().for_each(|name| text = text.replace(name, "output"));
-    let numbers = numbers(&text);
+    let mut numbers = numbers(&text);
+    let negative = numbers.iter().find(|number| number.is_negative).map(|own| own.tokens);
+    let all = numbers.len();
+    numbers.retain(|number| !number.is_negative && !number.has_other_unit(&text));
+    let with_output = names_output || has(&text, &OUTPUT);
+    let is_about = has(&text, &PROMPT) && has(&text, &LIMIT);
+    let numbered =
+        (is_about && !numbers.is_empty()).then(|| numbered(&text, &numbers, sent, with_output));
+    if let Some(overflow) = numbered.flatten() {
+        return Some(overflow);
+    }
     // vLLM takes the prompt from the window, and finds less than nothing left for the output.
-    if let Some(missing) = numbers.iter().find(|number| number.is_negative) {
-        let window_tokens = sent.prompt_tokens.checked_sub(missing.tokens)?;
+    if let Some(missing) = negative {
+        let window_tokens = sent.prompt_tokens.checked_sub(missing)?;
         // A caller's own -1 is no such difference.
-        let is_meant = names_output && missing.tokens > 1 && window_tokens >= MIN_LIMIT_TOKENS;
+        let is_meant = names_output && missing > 1 && window_tokens >= MIN_LIMIT_TOKENS;
         return is_meant
             .then(|| Overflow { window_tokens: Some(window_tokens), ..Overflow::default() });
     }
-    if !has(&text, &PROMPT) || !has(&text, &LIMIT) {
+    if !is_about || names_output || !is_alone(&text) {
         return None;
     }
-    if numbers.is_empty() {
-        let is_short =
-            text.len() <= MAX_UNNUMBERED_BYTES && !names_output && !text.contains(['"', '`', '{']);
-        let is_of_model = has(&text, &["prompt", "context", "token", "input", "输入", "上下文"]);
-        return (is_short && is_of_model && has(&text, &TOO_LONG)).then(Overflow::default);
+    match (&numbers[..], all) {
+        ([], 0) => (text.len() <= MAX_UNNUMBERED_BYTES).then(Overflow::default),
+        _ => limit_alone(&text, &numbers, sent),
     }
-    // A limit of the output alone is not the prompt's.
-    let is_of_output = names_output || has(&text, &["output tokens", "completion tokens"]);
-    if is_of_output && !has(&text, &PROMPT[1..]) {
-        return None;
+}
+
+/// Whether the words before anything that is quoted say that the prompt is too long.
+fn is_alone(text: &str) -> bool {
+    let head = &text[..text.find(['"', '`', '{']).unwrap_or(text.len())];
+    let is_of_model =
+        ["prompt", "context", "token", "input", "输入", "上下文", "入力", "токен", "messages"];
+    has(head, &is_of_model) && (has(head, &TOO_LONG) || has(head, &PASSED) && has(head, &LENGTH))
+}
+
+/// Reads a text with a limit and no size.
+fn limit_alone(text: &str, numbers: &[Number], sent: Sent) -> Option<Overflow> {
+    let is_limit = limits(text, numbers);
+    let most_tokens = sent.prompt_tokens.saturating_mul(3) / 2;
+    let plausible = |number: &&Number| (MIN_LIMIT_TOKENS..most_tokens).contains(&number.tokens);
+    let mut named = numbers.iter().zip(is_limit).filter(|(_, named)| *named).map(|(own, _)| own);
+    let limit = named.find(plausible)?.tokens;
+    let is_window = has(text, &WINDOW);
+    Some(Overflow {
+        window_tokens: Some(limit).filter(|_| is_window),
+        max_input_tokens: Some(limit).filter(|_| !is_window),
+        ..Overflow::default()
+    })
+}
+
+/// Words for what input and output share.
+const WINDOW: [&str; 5] = ["context", "window", "seq_len", "sequence", "model_len"];
+
+/// Returns for each number whether the words around it call it a limit.
+fn limits(text: &str, numbers: &[Number]) -> Vec<bool> {
+    let mut before = 0;
+    let mut is_limit = Vec::with_capacity(numbers.len());
+    for (place, number) in numbers.iter().enumerate() {
+        let next = numbers.get(place + 1).map_or(text.len(), |next| next.start);
+        let follows = text[number.end..next].split_whitespace().take(3);
+        let follows = follows.collect::<Vec<_>>().join(" ");
+        is_limit
+            .push(has(&text[before..number.start], &LIMIT_NAMES) || has(&follows, &LIMIT_NAMES));
+        before = number.end;
     }
-    let with_output = names_output || has(&text, &["output", "completion", "generat"]);
-    numbered(&text, &numbers, sent, with_output)
+    is_limit
 }
 
 /// Combines the numbers of a text: one near weir's count, and a limit below it.
@@ -151,27 +275,19 @@ fn numbered(text: &str, numbers: &[Number], sent: Sent, with_output: bool) -> Op
         is_near(number.tokens, sent.prompt_tokens) || (with_output && is_near(number.tokens, total))
     };
     // What follows words for a limit is the limit, even if it is near as well.
-    let mut before = 0;
-    let mut is_limit = Vec::with_capacity(numbers.len());
-    for (place, number) in numbers.iter().enumerate() {
-        let next = numbers.get(place + 1).map_or(text.len(), |next| next.start);
-        let names = |words: &str| LIMIT_NAMES.iter().any(|word| words.contains(word));
-        let follows = text[number.end..next].split_whitespace().take(3);
-        let follows = follows.collect::<Vec<_>>().join(" ");
-        is_limit.push(names(&text[before..number.start]) || names(&follows));
-        before = number.end;
+    let is_limit = limits(text, numbers);
+    let size = numbers.iter().filter(is_size).max_by_key(|number| number.tokens)?;
+    if is_of_output(text, numbers, size) {
+        return None;
     }
-    let size = numbers.iter().filter(is_size).map(|number| number.tokens).max()?;
+    let size = size.tokens;
     let below = |number: &&Number| {
         (MIN_LIMIT_TOKENS..size).contains(&number.tokens) && number.tokens != sent.output_tokens
     };
     let named = numbers.iter().zip(&is_limit).filter(|(number, named)| **named && below(number));
     let limit = named.map(|(number, _)| number.tokens).min();
     let limit = limit.or_else(|| numbers.iter().filter(below).map(|number| number.tokens).max())?;
-    let is_input = !with_output
-        && !["context", "window", "seq_len", "sequence", "model_len"]
-            .iter()
-            .any(|word| text.contains(word));
+    let is_input = !with_output && !has(text, &WINDOW);
     Some(Overflow {
         with_output,
         window_tokens: Some(limit).filter(|_| !is_input),
@@ -181,18 +297,47 @@ fn numbered(text: &str, numbers: &[Number], sent: Sent, with_output: bool) -> Op
     })
 }
 
+/// Whether a size is the output's: the nearest words before it that name prompt or output name the output alone.
+fn is_of_output(text: &str, numbers: &[Number], size: &Number) -> bool {
+    let mut end = size.start;
+    let earlier = numbers.iter().rev().filter(|number| number.end <= size.start);
+    for start in earlier.map(|number| number.end).chain([0]) {
+        let words = &text[start..end];
+        // Both have tokens.
+        if has(words, &PROMPT[1..]) {
+            return false;
+        }
+        if has(words, &OUTPUT) {
+            return true;
+        }
+        end = start;
+    }
+    // Nothing before it: what follows counts.
+    has(text, &OUTPUT) && !has(text, &PROMPT[1..])
+}
+
 /// Words next to a limit.
-const LIMIT_NAMES: [&str; 10] = [
+const LIMIT_NAMES: [&str; 20] = [
     "limit",
     "max",
     "context",
     "window",
     "less than",
+    "shorter than",
+    "no more than",
     "at most",
     "only",
     "up to",
+    "under",
+    "must be in",
+    "allowed",
+    "exceed the",
+    "exceeds the",
+    "have",
     "seq_len",
     "上限",
+    "限制",
+    "лимит",
 ];
 
 /// Number of a text, with its place.
@@ -203,8 +348,26 @@ struct Number {
     is_negative: bool,
 }
 
-/// Returns the whole numbers of a text, with or without separators of thousands. Digits of names, such
-/// as a model's, are no numbers.
+impl Number {
+    /// Whether the next word is a unit other than tokens, or it is what a limit was passed by.
+    fn has_other_unit(&self, text: &str) -> bool {
+        let is_end = |letter: char| !letter.is_alphanumeric();
+        let word = text[self.end..].trim_start_matches([' ', ')', ']']).split(is_end).next();
+        let word = word.unwrap_or_default();
+        // `ms` and the like are whole words.
+        let is_unit = |unit: &str| {
+            let is_beginning = unit.len() > 3 && word.starts_with(unit);
+            is_beginning || word.strip_suffix('s').unwrap_or(word) == unit || word == unit
+        };
+        let before = text[..self.start].trim_end();
+        UNITS.iter().any(|unit| is_unit(unit))
+            || before.ends_with("exceeded by")
+            || before.ends_with("over by")
+    }
+}
+
+/// Returns the whole numbers of a text, with or without separators of thousands, or in thousands ("14k").
+/// Digits of names, such as a model's, are no numbers.
 fn numbers(text: &str) -> Vec<Number> {
     let bytes = text.as_bytes();
     let mut numbers = Vec::new();
@@ -216,16 +379,18 @@ fn numbers(text: &str) -> Vec<Number> {
         }
         let start = at;
         let mut tokens = Some(0_u64);
-        let is_separator = |at: usize| {
-            matches!(bytes[at], b',' | b'_')
-                && bytes.get(at + 1..at + 4).is_some_and(|next| next.iter().all(u8::is_ascii_digit))
-        };
-        while at < bytes.len() && (bytes[at].is_ascii_digit() || is_separator(at)) {
-            if bytes[at].is_ascii_digit() {
-                tokens = tokens
-                    .and_then(|own| own.checked_mul(10)?.checked_add(u64::from(bytes[at] - b'0')));
+        let mut group = 0;
+        while let Some(byte) = bytes.get(at) {
+            if byte.is_ascii_digit() {
+                let digit = u64::from(byte - b'0');
+                tokens = tokens.and_then(|own| own.checked_mul(10)?.checked_add(digit));
+                (at, group) = (at + 1, group + 1);
+                continue;
             }
-            at += 1;
+            match separator(bytes, at).filter(|_| (1..=3).contains(&group)) {
+                Some(length) => (at, group) = (at + length, 0),
+                None => break,
+            }
         }
         let before = start.checked_sub(1).map(|place| bytes[place]);
         let earlier = start.checked_sub(2).map(|place| bytes[place]);
@@ -234,12 +399,31 @@ fn numbers(text: &str) -> Vec<Number> {
         };
         let is_negative = before == Some(b'-') && !is_word(earlier);
         let is_named = is_word(before) || matches!(before, Some(b'.' | b'-')) && is_word(earlier);
-        let is_named = is_named || bytes.get(at).is_some_and(u8::is_ascii_alphabetic);
+        let is_thousands = bytes.get(at) == Some(&b'k') && !is_word(bytes.get(at + 1).copied());
+        if is_thousands {
+            tokens = tokens.and_then(|own| own.checked_mul(1000));
+        }
+        let is_named =
+            is_named || !is_thousands && bytes.get(at).is_some_and(u8::is_ascii_alphabetic);
+        let is_id = ["id", "id:", "id="].iter().any(|own| text[..start].trim_end().ends_with(own));
+        let is_named = is_named || is_id;
+        let end = at + usize::from(is_thousands);
         if let Some(tokens) = tokens.filter(|tokens| *tokens <= MAX_TOKENS && !is_named) {
-            numbers.push(Number { start, end: at, tokens, is_negative });
+            numbers.push(Number { start, end, tokens, is_negative });
         }
     }
     numbers
+}
+
+/// Returns the length of a separator of thousands at this place.
+fn separator(bytes: &[u8], at: usize) -> Option<usize> {
+    let rest = &bytes[at..];
+    let separators: [&[u8]; 6] =
+        [b",", b"_", b".", b" ", "\u{a0}".as_bytes(), "\u{202f}".as_bytes()];
+    let length = separators.into_iter().find(|own| rest.starts_with(own))?.len();
+    let group = rest.get(length..length + 3)?;
+    let is_more = rest.get(length + 3).is_some_and(u8::is_ascii_digit);
+    (group.iter().all(u8::is_ascii_digit) && !is_more).then_some(length)
 }
 
 #[cfg(test)]

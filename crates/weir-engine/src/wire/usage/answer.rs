@@ -29,6 +29,8 @@ pub(super) struct Answer<'n, 'de> {
     pub(super) said_bytes: u64,
     /// Whether there is something else in place of the choices.
     pub(super) lacks_choices: bool,
+    /// Calls of the provider's tools in an item that is done.
+    pub(super) item: ToolCalls,
     /// Whether this is an object inside the answer, whose own parts are not searched.
     is_inner: bool,
 }
@@ -46,6 +48,7 @@ impl<'n> Answer<'n, '_> {
             reason: None,
             said_bytes: 0,
             lacks_choices: false,
+            item: ToolCalls::default(),
             is_inner: false,
         }
     }
@@ -65,15 +68,25 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
             "output" => {
                 let mut calls = ToolCalls::default();
                 map.next_value_seed(Each(&mut calls))?;
-                let named = &mut *self.named;
-                named.web_searches = calls.web_searches.max(named.web_searches);
-                named.tool_calls = calls.others.max(named.tool_calls);
+                self.named.has_calls(&calls);
+            }
+            "item" if !self.is_inner => {
+                let mut item = Item::default();
+                map.next_value_seed(Object(&mut item))?;
+                self.item.done(item);
             }
             "choices" if !self.is_inner => {
                 let mut choices = Choices::default();
                 self.lacks_choices = !map.next_value_seed(Each(&mut choices))?;
                 self.said_bytes += choices.said_bytes;
                 self.reason = choices.reason.or(self.reason);
+                self.item.has_images |= choices.has_images;
+                // Moonshot's streams.
+                if let Some(usage) = choices.usage {
+                    let (named, stated) = (&mut *self.named, &mut self.stated);
+                    let mut figures = Figures { named, stated, apart: &mut self.apart };
+                    self.has_usage |= reader::read(usage.get(), &mut figures).unwrap_or(false);
+                }
             }
             "error" if !self.is_inner => self.error = Some(map.next_value()?),
             "type" if !self.is_inner => self.kind = Some(map.next_value()?),
@@ -105,15 +118,40 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
 }
 
 /// Calls of OpenAI's own tools among the items of a response: usage does not count them.
-#[derive(Default)]
-struct ToolCalls {
-    web_searches: Option<u64>,
-    others: Option<u64>,
+#[derive(Debug, Default)]
+pub(super) struct ToolCalls {
+    pub(super) web_searches: Option<u64>,
+    pub(super) others: Option<u64>,
+    /// Whether there is a generated image, which usage does not have either.
+    pub(super) has_images: bool,
+}
+
+impl ToolCalls {
+    /// Adds the calls of another event.
+    pub(super) fn add(&mut self, other: &Self) {
+        let add = |own: &mut Option<u64>, other: Option<u64>| {
+            if let Some(other) = other {
+                *own = Some(own.unwrap_or(0).saturating_add(other));
+            }
+        };
+        add(&mut self.web_searches, other.web_searches);
+        add(&mut self.others, other.others);
+        self.has_images |= other.has_images;
+    }
+}
+
+impl Named {
+    /// Takes calls that are items of the answer.
+    pub(super) fn has_calls(&mut self, calls: &ToolCalls) {
+        self.web_searches = calls.web_searches.max(self.web_searches);
+        self.tool_calls = calls.others.max(self.tool_calls);
+        self.has_images |= calls.has_images;
+    }
 }
 
 /// Type of an item.
 #[derive(Default)]
-struct Item<'de>(Option<&'de RawValue>);
+pub(super) struct Item<'de>(Option<&'de RawValue>);
 
 impl<'de> Reader<'de> for Item<'de> {
     fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -139,6 +177,10 @@ impl<'de> Elements<'de> for ToolCalls {
             Some(r#""web_search_call""#) => &mut self.web_searches,
             // Their fee is one a call or a session.
             Some(r#""file_search_call""# | r#""code_interpreter_call""#) => &mut self.others,
+            Some(r#""image_generation_call""#) => {
+                self.has_images = true;
+                return;
+            }
             _ => return,
         };
         *place = Some(place.unwrap_or(0) + 1);
@@ -148,7 +190,9 @@ impl<'de> Elements<'de> for ToolCalls {
 /// Choices of a body.
 #[derive(Default)]
 struct Choices<'de> {
+    has_images: bool,
     reason: Option<&'de RawValue>,
+    usage: Option<&'de RawValue>,
     said_bytes: u64,
     is_first_done: bool,
 }
@@ -162,6 +206,8 @@ impl<'de> Elements<'de> for Choices<'de> {
 
     fn done(&mut self, choice: Choice<'de>) {
         self.said_bytes += choice.said_bytes;
+        self.usage = choice.usage.or(self.usage);
+        self.has_images |= choice.has_images;
         if !self.is_first_done {
             self.is_first_done = true;
             self.reason = choice.reason;
@@ -171,7 +217,9 @@ impl<'de> Elements<'de> for Choices<'de> {
 
 #[derive(Default)]
 struct Choice<'de> {
+    has_images: bool,
     reason: Option<&'de RawValue>,
+    usage: Option<&'de RawValue>,
     said_bytes: u64,
 }
 
@@ -182,9 +230,11 @@ impl<'de> Reader<'de> for Choice<'de> {
                 let mut said = Said::default();
                 map.next_value_seed(Object(&mut said))?;
                 self.said_bytes += said.bytes();
+                self.has_images |= said.has_images;
             }
             "text" => self.said_bytes += text_bytes(map.next_value()?),
             "finish_reason" => self.reason = Some(map.next_value()?),
+            "usage" => self.usage = Some(map.next_value()?),
             _ => {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -199,6 +249,7 @@ struct Said {
     bytes: u64,
     /// Two names exist, and some providers send the same text under both.
     reasoning_bytes: u64,
+    has_images: bool,
 }
 
 impl Said {
@@ -216,6 +267,11 @@ impl<'de> Reader<'de> for Said {
             }
             "refusal" | "text" | "thinking" | "partial_json" => {
                 self.bytes += text_bytes(map.next_value()?);
+            }
+            // OpenRouter's.
+            "images" => {
+                let raw: &RawValue = map.next_value()?;
+                self.has_images |= raw.get().contains('{');
             }
             "tool_calls" => {
                 let mut calls = Parts(0);

@@ -44,6 +44,8 @@ pub struct Usage {
     pub stated_nano_usd: Option<u64>,
     /// Whether a member above zero is not known: the bill may have more.
     pub has_unknown: bool,
+    /// Whether the answer has images that the figures leave out.
+    pub has_images: bool,
 }
 
 impl Usage {
@@ -70,6 +72,7 @@ impl Usage {
             tool_calls: sum(self.tool_calls, other.tool_calls),
             stated_nano_usd: sum(self.stated_nano_usd, other.stated_nano_usd),
             has_unknown: self.has_unknown || other.has_unknown,
+            has_images: self.has_images || other.has_images,
         }
     }
 }
@@ -110,6 +113,10 @@ pub(super) struct Named {
     pub(super) web_searches: Option<u64>,
     pub(super) tool_calls: Option<u64>,
     stated_nano_usd: Option<u64>,
+    /// What the caller's own provider bills for it.
+    apart_nano_usd: Option<u64>,
+    is_byok: bool,
+    pub(super) has_images: bool,
     has_unknown: bool,
 }
 
@@ -124,8 +131,11 @@ impl Named {
         let cache_creation = self.cache_creation.max(by_lifetime);
         let apart = self.cache_read.unwrap_or(0) + cache_creation.unwrap_or(0);
         let prompt = self.prompt.map(|prompt| prompt + self.tool_use_prompt.unwrap_or(0));
-        let prompt = prompt.or(self.input.map(|input| input + apart));
-        let mut completion = self.completion.or(self.output);
+        // Some gateways leave zeros under the names that they do not use.
+        let first =
+            |own: Option<u64>, other: Option<u64>| own.filter(|own| *own > 0).or(other).or(own);
+        let prompt = first(prompt, self.input.map(|input| input + apart));
+        let mut completion = first(self.completion, self.output);
         let mut reasoning = self.reasoning.or(self.thoughts);
         if let Some(thoughts) = self.thoughts {
             completion = Some(completion.unwrap_or(0) + thoughts);
@@ -147,7 +157,7 @@ impl Named {
                 .or(self.cached_beside)
                 .or(self.cache_hit)
                 .or(self.cache_read),
-            cache_write_tokens: self.cache_write.or(cache_creation),
+            cache_write_tokens: self.cache_write.max(cache_creation),
             cache_write_1h_tokens: self.cache_creation_1h,
             reasoning_tokens: reasoning,
             audio_input_tokens: self.audio_input,
@@ -157,8 +167,12 @@ impl Named {
             audio_ms: self.audio_ms,
             web_searches: self.web_searches,
             tool_calls: self.tool_calls,
-            stated_nano_usd: self.stated_nano_usd,
-            has_unknown: self.has_unknown,
+            stated_nano_usd: match self.apart_nano_usd.filter(|_| self.is_byok) {
+                Some(apart) => self.stated_nano_usd.map(|own| own.saturating_add(apart)),
+                None => self.stated_nano_usd,
+            },
+            has_unknown: self.has_unknown || self.has_images,
+            has_images: self.has_images,
         }
     }
 
@@ -183,18 +197,16 @@ impl Named {
 }
 
 /// Members of a `usage` object, and of the objects in it, that repeat others or are not billed.
-const REPEATED: [&str; 28] = [
+const REPEATED: [&str; 26] = [
     "accepted_prediction_tokens",
     "cached_tokens_details",
     "candidatesTokensDetails",
     "cacheTokensDetails",
     "completion_time",
     "completion_tokens_per_sec",
-    "cost_details",
     "extra_properties",
     "inference_geo",
     "input_length",
-    "is_byok",
     "num_cached_tokens",
     "output_length",
     "prompt_cache_miss_tokens",
@@ -252,7 +264,7 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
                 }
                 return Ok(());
             }
-            "seconds" | "prompt_audio_seconds" => {
+            "seconds" | "prompt_audio_seconds" | "duration" => {
                 let length = milliseconds(map.next_value()?);
                 self.named.audio_ms = length.max(self.named.audio_ms);
                 return Ok(());
@@ -261,6 +273,18 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
             "cost" => {
                 let stated = nano_usd(map.next_value()?);
                 self.named.stated_nano_usd = stated.max(self.named.stated_nano_usd);
+                return Ok(());
+            }
+            // OpenRouter: with a key of the caller's own, its provider bills this apart.
+            "is_byok" => {
+                let raw: &RawValue = map.next_value()?;
+                self.named.is_byok |= raw.get() == "true";
+                return Ok(());
+            }
+            "cost_details" => {
+                let raw: &RawValue = map.next_value()?;
+                let cost = json::member(raw.get(), "upstream_inference_cost").and_then(dollars);
+                self.named.apart_nano_usd = cost.max(self.named.apart_nano_usd);
                 return Ok(());
             }
             "service_tier" => return keep(&mut self.stated.service_tier, map),
@@ -273,7 +297,11 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
             }
         };
         // Details that are null or not an object contain nothing.
-        map.next_value_seed(Object(&mut Details { named: self.named, side }))?;
+        let mut details = Details { named: self.named, side, calls: None };
+        map.next_value_seed(Object(&mut details))?;
+        let calls = details.calls;
+        // Each report has all of them.
+        self.named.tool_calls = calls.max(self.named.tool_calls);
         Ok(())
     }
 }
@@ -356,6 +384,8 @@ enum Side {
 struct Details<'n> {
     named: &'n mut Named,
     side: Side,
+    /// Calls of tools other than the search.
+    calls: Option<u64>,
 }
 
 impl<'de> Reader<'de> for Details<'_> {
@@ -378,9 +408,8 @@ impl<'de> Reader<'de> for Details<'_> {
                 return Ok(());
             }
             (_, Side::Tools) => {
-                let calls = count(map.next_value()?);
-                if let Some(calls) = calls {
-                    named.tool_calls = Some(named.tool_calls.unwrap_or(0).saturating_add(calls));
+                if let Some(calls) = count(map.next_value()?) {
+                    self.calls = Some(self.calls.unwrap_or(0).saturating_add(calls));
                 }
                 return Ok(());
             }
@@ -415,14 +444,26 @@ fn is_flat_billed(raw: &str) -> bool {
     }
 }
 
-/// Parses `value` as a count: a whole number in a plausible range.
+/// Parses `value` as a count in a plausible range: a number, rounded up, or a text of one, such as "1,000".
 fn count(value: &RawValue) -> Option<u64> {
-    json::count(value.get()).filter(|&count| count <= MAX_COUNT)
+    let raw = value.get();
+    let count = json::count(raw).or_else(|| {
+        let text = raw.trim_matches('"');
+        let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b',');
+        let is_plain = text.starts_with(|first: char| first.is_ascii_digit());
+        let plain = (is_plain && text.bytes().all(is_number)).then(|| text.replace(',', ""))?;
+        plain.parse::<f64>().ok().map(|number| number.ceil() as u64)
+    });
+    count.filter(|&count| count <= MAX_COUNT)
 }
 
 /// Converts `value`, a number of dollars, to nano-dollars, rounded up.
 fn nano_usd(value: &RawValue) -> Option<u64> {
-    let usd: f64 = value.get().trim_matches('"').parse().ok()?;
+    dollars(value.get())
+}
+
+fn dollars(raw: &str) -> Option<u64> {
+    let usd: f64 = raw.trim_matches('"').parse().ok()?;
     // Binary fractions of decimal amounts are off by less than a thousandth of a nano-dollar.
     (0.0..=MAX_STATED_USD).contains(&usd).then(|| (usd * 1e9 - 1e-3).ceil().max(0.0) as u64)
 }

@@ -11,9 +11,10 @@ use serde_json::value::RawValue;
 
 use super::json;
 use super::sse::{Event, Part, Splitter};
-use answer::Answer;
+use answer::{Answer, ToolCalls};
 use figures::Named;
 pub use figures::Usage;
+pub(super) use opening::is_announcement;
 pub use opening::{Failure, MAX_OPENING_BYTES, Opening, Verdict};
 use skim::Skim;
 
@@ -165,6 +166,7 @@ impl Meter {
         match self.kind {
             Kind::Stream(splitter, mut large) => {
                 splitter.finish_parts(|part| notes.part(part, &mut large));
+                notes.drop_early_report();
             }
             Kind::Json(body) => notes.whole(&body),
             Kind::Large(skim) => {
@@ -183,6 +185,10 @@ impl Meter {
 struct Notes {
     metered: Metered,
     named: Named,
+    /// Calls of the provider's tools in the events so far.
+    calls: ToolCalls,
+    /// Content so far when usage was last reported.
+    reported_bytes: u64,
 }
 
 impl Notes {
@@ -212,6 +218,15 @@ impl Notes {
         }
     }
 
+    /// Drops the output of a report that content followed: it is that of the beginning alone.
+    fn drop_early_report(&mut self) {
+        if let Some(usage) = &mut self.metered.usage
+            && self.metered.said_bytes > self.reported_bytes
+        {
+            usage.completion_tokens = None;
+        }
+    }
+
     fn event(&mut self, event: Event<'_>) {
         self.metered.events += 1;
         if event.data.trim_ascii() == b"[DONE]" {
@@ -237,11 +252,17 @@ impl Notes {
         let is_object = reader::read(text, &mut answer)?;
         let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } =
             answer;
-        let lacks_choices = answer.lacks_choices;
+        let (lacks_choices, item) = (answer.lacks_choices, answer.item);
         let metered = &mut self.metered;
+        let is_item = kind.is_some_and(|kind| kind.get() == r#""response.output_item.done""#);
+        if is_item || item.has_images {
+            self.calls.add(&item);
+        }
         if has_usage {
+            named.has_calls(&self.calls);
             self.named = named;
             metered.usage = Some(named.settle());
+            self.reported_bytes = metered.said_bytes + said_bytes;
         }
         if apart.len() >= metered.apart.len() {
             metered.apart = apart;
@@ -351,6 +372,15 @@ mod tests {
                 [Some(9), None, Some(0), Some(6), None],
             ),
             (r#"{"prompt_tokens":0,"completion_tokens":0}"#, [Some(0), Some(0), None, None, None]),
+            (
+                r#"{"prompt_tokens":0,"completion_tokens":0,"input_tokens":1000,"output_tokens":100}"#,
+                [Some(1000), Some(100), None, None, None],
+            ),
+            (
+                r#"{"prompt_tokens":9,"prompt_tokens_details":{"cache_write_tokens":0},
+                    "cache_creation_input_tokens":5}"#,
+                [Some(9), None, None, Some(5), None],
+            ),
             ("{}", [None; 5]),
         ] {
             let body = format!(r#"{{"id":"x","usage":{json},"choices":[]}}"#);
@@ -382,7 +412,6 @@ mod tests {
     fn an_absurd_figure_is_missing_and_spoils_no_other() {
         for figure in [
             "-1",
-            "1.5",
             "1e999",
             "\"\"",
             "\"7 tokens\"",
@@ -398,7 +427,9 @@ mod tests {
             let expected = usage([None, Some(3), None, None, None]);
             assert_eq!(Usage::of(body.as_bytes()), Some(expected), "{figure}");
         }
-        for (figure, expected) in [("100.0", 100), ("1e3", 1000), ("\"7\"", 7)] {
+        for (figure, expected) in
+            [("100.0", 100), ("1e3", 1000), ("\"7\"", 7), ("999.5", 1000), ("\"1,000\"", 1000)]
+        {
             let body = format!(r#"{{"usage":{{"prompt_tokens":{figure}}}}}"#);
             let usage = Usage::of(body.as_bytes()).expect("usage");
             assert_eq!(usage.prompt_tokens, Some(expected), "{figure}");
@@ -776,6 +807,48 @@ mod tests {
 
         let groq = stream(&[("x", r#"{"choices":[],"x_groq":{"usage":{"prompt_tokens":3}}}"#)]);
         assert_eq!(groq.usage.and_then(|usage| usage.prompt_tokens), Some(3));
+    }
+
+    /// Each report of a stream has all calls; items of a response have theirs in events of their own.
+    #[test]
+    fn calls_of_tools_are_counted_once() {
+        let tools = |calls: u32| {
+            format!(
+                r#"{{"type":"message_delta","usage":{{"output_tokens":5,"server_tool_use":{{"code_execution_requests":{calls}}}}}}}"#
+            )
+        };
+        let (one, two) = (tools(1), tools(2));
+        let metered = stream(&[("message_delta", &one), ("message_delta", &two)]);
+        assert_eq!(metered.usage.and_then(|usage| usage.tool_calls), Some(2));
+        let item =
+            r#"{"type":"response.output_item.done","item":{"type":"web_search_call","id":"w"}}"#;
+        let image =
+            r#"{"type":"response.output_item.done","item":{"type":"image_generation_call"}}"#;
+        let end = r#"{"type":"response.completed","response":{"output":[],"usage":{"input_tokens":9,"output_tokens":4}}}"#;
+        let metered = stream(&[("x", item), ("x", item), ("x", image), ("x", end)]);
+        let usage = metered.usage.expect("it is reported");
+        assert_eq!(
+            (usage.web_searches, usage.has_images, usage.has_unknown),
+            (Some(2), true, true)
+        );
+    }
+
+    #[test]
+    fn a_report_that_content_follows_is_not_the_last() {
+        let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":5000,"output_tokens":1}}}"#;
+        let text = r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"much"}}"#;
+        let (bare, end) = (
+            r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#,
+            r#"{"type":"message_delta","usage":{"output_tokens":70}}"#,
+        );
+        for (last, output) in [(bare, None), (end, Some(70))] {
+            let metered = stream(&[("x", start), ("x", text), ("x", last)]);
+            let usage = metered.usage.expect("it is reported");
+            assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(5000), output));
+        }
+        let moonshot = r#"{"choices":[{"delta":{},"finish_reason":"stop","usage":{"prompt_tokens":9,"completion_tokens":3}}]}"#;
+        let usage = stream(&[("x", moonshot)]).usage.expect("it is reported");
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(9), Some(3)));
     }
 
     #[test]

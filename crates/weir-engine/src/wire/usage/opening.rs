@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 use serde_json::Value;
 
 use super::skim::Skim;
-use super::{Answering, Notes};
+use super::{Answering, Notes, Read};
 use crate::wire::sse::{Event, Splitter};
 
 /// Maximum size of an answer's beginning that may be a failure; what is longer has content.
@@ -126,10 +126,7 @@ impl Opening {
                     *verdict = verdict.or(Some(Verdict::Content));
                 }
             }
-            Kind::Json(skim) => {
-                skim.feed(bytes);
-                *verdict = skim.has_list().then_some(Verdict::Content);
-            }
+            Kind::Json(skim) => skim.feed(bytes),
             Kind::Other => {}
         }
     }
@@ -165,25 +162,94 @@ fn judged(event: Event<'_>, is_announced: &mut bool) -> Option<Verdict> {
     if data == b"[DONE]" {
         return Some(if *is_announced { Verdict::Content } else { SILENT });
     }
-    let mut notes = Notes::default();
-    let Some(read) = notes.body(data) else { return Some(Verdict::Content) };
-    if read.is(&["\"ping\""]) {
-        return None;
-    }
-    let is_empty = notes.metered.said_bytes == 0;
-    if is_empty && read.has_failed() {
+    if event.name == b"error" {
         return Some(told(data));
     }
-    if is_empty && (read.is(&ANNOUNCING) || read.kind.is_none() && announces(data)) {
+    if ANNOUNCING.iter().any(|kind| kind.trim_matches('"').as_bytes() == event.name) {
+        *is_announced = true;
+        return None;
+    }
+    let mut notes = Notes::default();
+    let read = notes.body(data);
+    if read.as_ref().is_some_and(|read| read.is(&["\"ping\""])) {
+        return None;
+    }
+    if notes.metered.said_bytes > 0 {
+        return Some(Verdict::Content);
+    }
+    let chunk: Value = serde_json::from_slice(data).unwrap_or_default();
+    if read.as_ref().is_some_and(Read::has_failed) || is_error(&chunk) {
+        return Some(told(data));
+    }
+    let Some(read) = read else { return Some(Verdict::Content) };
+    if read.is(&ANNOUNCING) || announces(&chunk) {
         *is_announced = true;
         return None;
     }
     Some(Verdict::Content)
 }
 
-/// Whether a chunk of chat completions has a role at most: OpenAI's first one, and Azure's before it.
-fn announces(data: &[u8]) -> bool {
-    let chunk: Value = serde_json::from_slice(data).unwrap_or_default();
+/// Whether an event comes before any content and says nothing: a ping, a beginning.
+pub(crate) fn is_announcement(event: &Event<'_>) -> bool {
+    let data = event.data.trim_ascii();
+    let mut is_announced = false;
+    let event = Event { name: event.name, data, id: event.id };
+    data != b"[DONE]" && judged(event, &mut is_announced).is_none()
+}
+
+/// Whether an answer or an event without content is an error in a form that has no `error` of its own: of
+/// vLLM, FastAPI, Google's streams, OpenRouter, others.
+fn is_error(answer: &Value) -> bool {
+    let is_some = |value: &Value| !value.is_null() && value != false;
+    let choice = &answer["choices"][0];
+    answer["object"] == "error"
+        || answer["status"] == "failed"
+        || answer["success"] == false
+        || ["errors", "detail"].iter().any(|name| is_some(&answer[name]))
+        || is_some(&choice["error"])
+        || choice["finish_reason"] == "error"
+        || is_some(&answer[0]["error"])
+}
+
+/// Members that hold an answer's content.
+const CONTENTS: [&str; 10] = [
+    "choices",
+    "output",
+    "content",
+    "data",
+    "results",
+    "embeddings",
+    "embedding",
+    "text",
+    "predictions",
+    "images",
+];
+
+/// Whether a complete answer has nothing in place of its content, and its end is not to come. Servers may give
+/// an empty list on purpose.
+fn is_void(answer: &Value) -> bool {
+    let Value::Object(members) = answer else { return false };
+    let mut contents = CONTENTS.iter().filter_map(|name| members.get(*name)).peekable();
+    members.get("usage").is_none_or(Value::is_null)
+        && !matches!(members.get("status"), Some(Value::String(_)))
+        && contents.peek().is_some()
+        && contents.all(Value::is_null)
+}
+
+/// Whether an event only opens what content will follow in: a chunk of chat completions with a role at most
+/// (OpenAI's first one, and Azure's before it), or an empty block, item or part.
+fn announces(chunk: &Value) -> bool {
+    let is = |value: &Value, kinds: [&str; 2]| kinds.iter().any(|kind| value == kind);
+    match chunk["type"].as_str() {
+        Some("content_block_start") => is(&chunk["content_block"]["type"], ["text", "thinking"]),
+        Some("response.output_item.added") => is(&chunk["item"]["type"], ["message", "reasoning"]),
+        Some("response.content_part.added") => true,
+        Some(_) => false,
+        None => has_role_at_most(chunk),
+    }
+}
+
+fn has_role_at_most(chunk: &Value) -> bool {
     let is_nothing = |value: &Value| value.is_null() || value == "";
     chunk["choices"].as_array().is_some_and(|choices| {
         choices.iter().all(|choice| {
@@ -206,15 +272,34 @@ static FAILURES: LazyLock<[Finder<'static>; 2]> =
 fn judged_json(body: &[u8]) -> Verdict {
     // Nearly all answers have content and no word of a failure, and need no reading.
     let has = |finder: &Finder<'_>| finder.find(body).is_some();
-    if !FAILURES.iter().any(has) && has(&CONTENT) {
+    if !FAILURES.iter().any(has) && CONTENT.find(body).is_some_and(|at| is_filled(&body[at..])) {
         return Verdict::Content;
     }
     let mut notes = Notes::default();
-    match notes.body(body) {
-        Some(read) if read.has_failed() => told(body),
-        Some(read) if read.lacks_choices => SILENT,
+    let read = notes.body(body);
+    if notes.metered.said_bytes > 0 {
+        return Verdict::Content;
+    }
+    if read.as_ref().is_some_and(Read::has_failed) {
+        return told(body);
+    }
+    if read.is_some_and(|read| read.lacks_choices) {
+        return SILENT;
+    }
+    match serde_json::from_slice::<Value>(body) {
+        Ok(answer) if is_error(&answer) => told(body),
+        Ok(answer) if is_void(&answer) => SILENT,
         _ => Verdict::Content,
     }
+}
+
+/// Whether a member, with which `rest` begins, is neither null nor an empty list.
+fn is_filled(rest: &[u8]) -> bool {
+    let value = rest.get(b"\"content\"".len()..).unwrap_or_default().trim_ascii_start();
+    let value = value.strip_prefix(b":").unwrap_or_default().trim_ascii_start();
+    let is_list = value.first() == Some(&b'[');
+    let inner = value.get(1..).unwrap_or_default().trim_ascii_start();
+    !(value.starts_with(b"null") || is_list && inner.first() == Some(&b']'))
 }
 
 fn told(data: &[u8]) -> Verdict {
@@ -277,6 +362,19 @@ mod tests {
             (r#"{"id":"c","choices":null}"#, SILENT),
             ("", Verdict::Content),
             ("{}", Verdict::Content),
+            ("null", Verdict::Content),
+            (r#"{"object":"error","message":"x","code":503}"#, failed(503)),
+            (r#"{"choices":[{"error":{"code":502},"finish_reason":"error"}]}"#, failed(529)),
+            (r#"{"id":"c","choices":[]}"#, Verdict::Content),
+            (r#"{"type":"message","content":null,"stop_reason":null}"#, SILENT),
+            (r#"{"id":"c","object":"chat.completion"}"#, Verdict::Content),
+            (r#"{"errors":[{"message":"x"}]}"#, failed(529)),
+            (r#"[{"error":{"code":503}}]"#, failed(529)),
+            (r#"{"detail":"x"}"#, failed(529)),
+            (r#"{"success":false}"#, failed(529)),
+            (r#"{"status":"failed","error":null,"output":[]}"#, failed(529)),
+            (r#"{"data":[{"embedding":[1]}]}"#, Verdict::Content),
+            (r#"{"type":"message","content":[],"usage":{"input_tokens":1}}"#, Verdict::Content),
             (r#"{"choices":[{"message":{"content":"a"}}],"error":null}"#, Verdict::Content),
             (r#"{"choices":[{"message":{"content":"a"}}],"error":{"code":502}}"#, Verdict::Content),
             (r#"{"id":"r","status":"queued","error":null,"output":[]}"#, Verdict::Content),
@@ -327,6 +425,13 @@ mod tests {
                 "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\ndata: [DONE]\n\n",
                 Verdict::Content,
             ),
+            ("data: {\"object\":\"error\",\"code\":503}\n\n", failed(503)),
+            ("event: error\ndata: overloaded\n\n", failed(529)),
+            ("data: [{\"error\":{\"code\":503}}]\n\n", failed(529)),
+            (
+                "data: {\"type\":\"response.created\"}\n\ndata: {\"type\":\"response.output_item.added\",\"item\":{\"type\":\"message\"}}\n\ndata: {\"type\":\"response.failed\"}\n\n",
+                failed(529),
+            ),
             (
                 "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"tool_calls\":[{}]}}]}\n\ndata: {\"error\":{\"code\":502}}\n\n",
                 Verdict::Content,
@@ -336,7 +441,11 @@ mod tests {
                 Verdict::Content,
             ),
             (
-                "data: {\"type\":\"message_start\"}\n\ndata: {\"type\":\"content_block_start\"}\n\ndata: {\"type\":\"error\",\"error\":{}}\n\n",
+                "data: {\"type\":\"message_start\"}\n\ndata: {\"type\":\"content_block_start\",\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\ndata: {\"type\":\"error\",\"error\":{}}\n\n",
+                failed(529),
+            ),
+            (
+                "data: {\"type\":\"content_block_start\",\"content_block\":{\"type\":\"tool_use\"}}\n\ndata: {\"type\":\"error\",\"error\":{}}\n\n",
                 Verdict::Content,
             ),
             ("data: 1\n\n", Verdict::Content),
@@ -349,12 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_known_before_its_end() {
-        for body in [r#"{"choices":[{"#, r#"{"id":"x","data":[1"#] {
-            let mut opening = Opening::new(Some("application/json"));
-            opening.feed(body.as_bytes());
-            assert_eq!(opening.verdict(), Some(Verdict::Content), "{body}");
-        }
+    fn a_whole_answer_needs_no_more() {
         for (body, is_over) in [
             ("", false),
             (r#"{"error":{"message""#, false),

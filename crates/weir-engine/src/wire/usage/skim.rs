@@ -55,10 +55,6 @@ pub(super) struct Skim {
     /// Whether the object was read to its end.
     is_whole: bool,
     is_broken: bool,
-    /// Whether a list of the answer itself has an element.
-    has_list: bool,
-    /// Whether the last byte opened a list of the answer itself.
-    opens_list: bool,
     /// Bytes of texts among the choices and the content.
     said_bytes: u64,
 }
@@ -75,8 +71,6 @@ impl Skim {
             value: None,
             is_whole: false,
             is_broken: false,
-            has_list: false,
-            opens_list: false,
             said_bytes: 0,
         }
     }
@@ -84,11 +78,6 @@ impl Skim {
     /// Returns the copy, if the object was read to its end.
     pub(super) fn kept(&self) -> Option<&[u8]> {
         (self.is_whole && !self.is_broken).then_some(&self.kept)
-    }
-
-    /// Whether a list of the answer itself has an element: the model has begun to speak.
-    pub(super) fn has_list(&self) -> bool {
-        self.has_list
     }
 
     /// Returns the size of the texts that were passed over.
@@ -152,7 +141,6 @@ impl Skim {
         if byte.is_ascii_whitespace() {
             return;
         }
-        self.has_list |= std::mem::take(&mut self.opens_list) && byte != b']';
         match (self.value, self.expected) {
             (Some(_), _) => self.inside(byte),
             (None, Expected::Value) => self.begin_value(byte),
@@ -221,9 +209,6 @@ impl Skim {
                     self.inside(byte);
                 }
             };
-        }
-        if frame == Frame::Answer {
-            self.opens_list = byte == b'[';
         }
         let name = std::str::from_utf8(&self.key).ok().and_then(json::string);
         let fate = fate(frame, name.as_deref().unwrap_or_default());
@@ -353,21 +338,6 @@ mod tests {
         }
         for text in ["", "[]", "{", r#"{"usage":{}"#, r#"{"output":[}"#, "5", r#"{"a" 5}"#, "{]"] {
             assert_eq!(skimmed(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_list_with_an_element_is_noticed() {
-        for (text, expected) in [
-            (r#"{"choices":[{"#, true),
-            (r#"{"data": [ 1"#, true),
-            (r#"{"choices":["#, false),
-            (r#"{"choices":[],"error":{"a":[1]}}"#, false),
-            (r#"{"choices":null"#, false),
-        ] {
-            let mut skim = Skim::new();
-            skim.feed(text.as_bytes());
-            assert_eq!(skim.has_list(), expected, "{text}");
         }
     }
 
