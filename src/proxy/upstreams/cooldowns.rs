@@ -32,7 +32,7 @@ impl Cooldowns {
             cooling.retain(|_, until| *until > now);
         }
         if cooling.len() < MAX_COOLING {
-            cooling.insert((tenant, model.to_owned()), now + wait.min(MAX_WAIT));
+            cooling.insert((tenant, bare(model)), now + wait.min(MAX_WAIT));
         }
     }
 
@@ -42,8 +42,13 @@ impl Cooldowns {
         if cooling.is_empty() {
             return false;
         }
-        cooling.get(&(tenant, model.to_owned())).is_some_and(|until| now < *until)
+        cooling.get(&(tenant, bare(model))).is_some_and(|until| now < *until)
     }
+}
+
+/// Returns a model's name in one spelling, without the prefix of its provider.
+fn bare(model: &str) -> String {
+    model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase()
 }
 
 #[cfg(test)]
@@ -60,6 +65,7 @@ mod tests {
         for (tenant, model, seconds, expected) in [
             (None, "a", 0, true),
             (None, "a", 59, true),
+            (None, "openai/A", 59, true),
             (None, "a", 60, false),
             (None, "b", 0, false),
             (Some(Tenant([1; 16])), "a", 0, false),

@@ -12,7 +12,7 @@ use crate::config::Learning;
 use crate::proxy::cache::Cache;
 use crate::proxy::plan::shared::shown;
 use crate::proxy::plan::{Job, Planned};
-use crate::proxy::upstreams::learned_store::{self, LearnedStore, Stored};
+use crate::proxy::upstreams::learned_store::{self, LearnedStore, Lesson, Stored, Taught};
 use weir_engine::compact::calibration::{self, Counted, Ratio, Sample, Samples};
 use weir_engine::compact::{self, Configured, LearnedLimits, Measure};
 use weir_engine::plan::extra_tokens;
@@ -28,11 +28,13 @@ pub const LIMITS: Kind = Kind { name: "learned_limits", max_bytes: 1 << 20 };
 const PROBES: Kind = Kind { name: "limit_probes", max_bytes: 1 << 20 };
 /// Ratios in the store.
 pub const RATIOS: Kind = Kind { name: "learned_ratios", max_bytes: 1 << 20 };
-/// Owner of everything learned with weir's own key: the upstream knows one account.
-const OWN_ACCOUNT: Tenant = Tenant([0xff; 16]);
 /// Lifetime of a ratio that no sample has moved. Tokenizers do not change, but the model behind a
 /// name may.
 const RATIO_LIFETIME_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+/// Share of a limit up to that the lessons of two tenants may differ and confirm each other.
+const NEAR_SHARE: u64 = 16;
+/// Such a difference of ratios, in thousandths.
+const NEAR_PERMILLE: u32 = 30;
 /// Maximum number of models with samples.
 const MAX_SAMPLED_MODELS: u64 = 1000;
 /// Minimum prompt size of a sample: smaller ones are mostly framing, which differs between
@@ -46,7 +48,6 @@ const MAX_KEPT_BYTES: usize = 16 << 20;
 
 /// Learned values of the models behind an upstream.
 pub struct Learned {
-    has_own_key: bool,
     options: Learning,
     limits: LearnedStore<LimitsRow>,
     ratios: LearnedStore<RatioRow>,
@@ -110,6 +111,25 @@ pub struct RatioRow {
     pub learned_ms: u64,
 }
 
+impl Lesson for LimitsRow {
+    fn confirms(&self, other: &Self) -> bool {
+        let is_near = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => one.abs_diff(other) <= one / NEAR_SHARE,
+            (one, other) => one == other,
+        };
+        is_near(self.window_tokens, other.window_tokens)
+            && is_near(self.max_input_tokens, other.max_input_tokens)
+            && self.counts_output == other.counts_output
+    }
+}
+
+impl Lesson for RatioRow {
+    fn confirms(&self, other: &Self) -> bool {
+        let is_near = self.permille.abs_diff(other.permille) <= NEAR_PERMILLE;
+        is_near && self.has_digits_in_threes == other.has_digits_in_threes
+    }
+}
+
 impl RatioRow {
     /// Returns the model's tokens for one of weir's.
     pub fn ratio(&self) -> f64 {
@@ -124,14 +144,18 @@ impl RatioRow {
 
 impl Learned {
     /// Creates the learned values of an upstream, kept in `store` under its name, if any. With
-    /// weir's own key all callers are one to the upstream; else each credential has its own limits,
+    /// weir's own key all callers are one account to the upstream; else each credential has its own limits,
     /// such as those of a provider's tier.
     pub fn new(store: Option<(Store, String)>, has_own_key: bool, options: Learning) -> Self {
         Self {
-            has_own_key,
             options,
-            limits: LearnedStore::new(LIMITS, options.limit_lifetime_ms, store.clone()),
-            ratios: LearnedStore::new(RATIOS, RATIO_LIFETIME_MS, store),
+            limits: LearnedStore::new(
+                LIMITS,
+                options.limit_lifetime_ms,
+                store.clone(),
+                has_own_key,
+            ),
+            ratios: LearnedStore::new(RATIOS, RATIO_LIFETIME_MS, store, has_own_key),
             samples: Cache::new(MAX_SAMPLED_MODELS),
             counting: Arc::new(Semaphore::new(MAX_COUNTING)),
             keeping: Arc::new(Semaphore::new(MAX_KEPT_BYTES)),
@@ -150,7 +174,7 @@ impl Learned {
     }
 
     fn row(&self, tenant: Tenant, model: &str, configured: Configured) -> Option<LimitsRow> {
-        let row = self.options.heal.then(|| self.limits.find(self.account(tenant), model));
+        let row = self.options.heal.then(|| self.limits.find(tenant, model));
         // A setting changed since is newer than the learned limits.
         row.flatten().filter(|row| row.configured.is_none_or(|own| own == configured))
     }
@@ -164,7 +188,7 @@ impl Learned {
         configured: Configured,
     ) {
         let row = LimitsRow::new(limits, configured, now_ms());
-        self.limits.keep(self.account(tenant), model, row).await;
+        self.limits.store(model, self.limits.teach(tenant, model, row)).await;
     }
 
     /// Returns the learned limits of `model` and the time of the last refusal, if a probe is due.
@@ -183,7 +207,7 @@ impl Learned {
     pub async fn claim_probe(&self, tenant: Tenant, model: &str, limits: LearnedLimits) -> bool {
         let claimed = (model, limits.least_tokens());
         let lifetime_ms = compact::learned::PROBE_INTERVAL_MS;
-        self.limits.claim(PROBES, self.account(tenant), claimed, lifetime_ms).await
+        self.limits.claim(PROBES, tenant, claimed, lifetime_ms).await
     }
 
     /// Stores limits that the upstream has proved to accept, though it `refused` less before.
@@ -198,24 +222,19 @@ impl Learned {
             raised_ms: Some(now_ms()),
             ..LimitsRow::new(limits, configured, refused_ms)
         };
-        let (account, model) = (self.account(tenant), model.to_owned());
-        self.limits.remember(account, &model, row);
-        let learned = Arc::clone(self);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { learned.limits.store(account, &model, row).await });
-        }
+        self.store_limits(model, self.limits.teach(tenant, model, row));
     }
 
     /// Returns the tokens that `model` counts for a thousand of weir's, and how it reads digits,
     /// for requests of `tenant`.
     pub fn ratio(&self, tenant: Tenant, model: &str) -> Option<(u32, Digits)> {
-        let row = self.options.calibrate.then(|| self.ratio_row(self.account(tenant), model));
+        let row = self.options.calibrate.then(|| self.ratio_row(tenant, model));
         row.flatten().map(|row| (row.permille, row.digits()))
     }
 
     /// Returns the learned ratio of `model`, if tokenizers explain it: the store may have others.
-    fn ratio_row(&self, account: Tenant, model: &str) -> Option<RatioRow> {
-        let row = self.ratios.find(account, model);
+    fn ratio_row(&self, tenant: Tenant, model: &str) -> Option<RatioRow> {
+        let row = self.ratios.find(tenant, model);
         row.filter(|row| calibration::is_of_tokenizers(row.permille))
     }
 
@@ -233,7 +252,7 @@ impl Learned {
         if !is_worth_it {
             return None;
         }
-        let account = self.account(job.tenant);
+        let tenant = job.tenant;
         let at = match planned.encoding {
             Encoding::Scaled { permille, digits } => {
                 Some(Counted::At { permille, digits, tokens: planned.sent_tokens })
@@ -244,12 +263,12 @@ impl Learned {
         let (model, protocol) = (planned.model.clone(), job.protocol);
         let learned = Arc::clone(self);
         let counted = at;
-        Some(Sampling { learned, account, model, protocol, body, kept, counted, configured })
+        Some(Sampling { learned, tenant, model, protocol, body, kept, counted, configured })
     }
 
     /// Whether it is still unknown how a model reads digits.
-    fn compares(&self, account: Tenant, model: &str) -> bool {
-        let samples = self.samples.get(&(account, model.to_owned()));
+    fn compares(&self, tenant: Tenant, model: &str) -> bool {
+        let samples = self.samples.get(&(tenant, model.to_owned()));
         samples.is_none_or(|samples| samples.lock().is_ok_and(|samples| samples.compares()))
     }
 
@@ -263,16 +282,16 @@ impl Learned {
     /// Takes a sample, and moves the ratio if necessary.
     fn sample(
         self: &Arc<Self>,
-        account: Tenant,
+        tenant: Tenant,
         model: String,
         sample: Sample,
         configured: Configured,
     ) {
-        let place = (account, model);
+        let place = (tenant, model);
         let samples = self.samples.get_with(&place, Default::default);
         let (_, model) = place;
         let Ok(mut samples) = samples.lock() else { return };
-        let current = self.ratio_row(account, &model);
+        let current = self.ratio_row(tenant, &model);
         let version = current.map_or(0, |row| row.version);
         samples.take(sample, version);
         let ratio = current.map(|row| {
@@ -281,7 +300,7 @@ impl Learned {
         });
         let digits = ratio.map_or(Digits::default(), |ratio| ratio.digits);
         if let Some(window_tokens) = samples.truncates_at(digits) {
-            self.keep_truncation(account, &model, window_tokens, configured);
+            self.keep_truncation(tenant, &model, window_tokens, configured);
         }
         if let Some(permille) = samples.unexplained(digits) {
             warn_unexplained(&model, permille);
@@ -290,7 +309,7 @@ impl Learned {
         let version = version.saturating_add(1);
         let has_digits_in_threes = digits == Digits::InThrees;
         let row = RatioRow { permille, has_digits_in_threes, version, learned_ms: now_ms() };
-        self.ratios.remember(account, &model, row);
+        let taught = self.ratios.teach(tenant, &model, row);
         drop(samples);
         tracing::info!(
             target: "weir::learned",
@@ -305,19 +324,19 @@ impl Learned {
         );
         let learned = Arc::clone(self);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { learned.ratios.store(account, &model, row).await });
+            runtime.spawn(async move { learned.ratios.store(&model, taught).await });
         }
     }
 
     /// Stores the size to which the upstream truncates prompts in silence as the model's window.
     fn keep_truncation(
         self: &Arc<Self>,
-        account: Tenant,
+        tenant: Tenant,
         model: &str,
         window_tokens: u64,
         configured: Configured,
     ) {
-        if !self.options.heal {
+        if !self.options.heal || window_tokens < compact::learned::MIN_LIMIT_TOKENS {
             return;
         }
         tracing::warn!(
@@ -327,7 +346,8 @@ impl Learned {
             "the upstream truncates longer prompts in silence, so this size is the model's window from now on. Raise the \
              server's own setting (Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx), then `weir models forget NAME`"
         );
-        self.keep_window(account, model, window_tokens, configured);
+        let row = window_row(window_tokens, configured);
+        self.store_limits(model, self.limits.teach(tenant, model, row));
     }
 
     /// Stores the window that the server states for a model, unless more is known from refusals.
@@ -340,40 +360,34 @@ impl Learned {
     ) {
         let is_plausible = window_tokens >= compact::learned::MIN_LIMIT_TOKENS;
         if is_plausible && self.options.heal && self.row(tenant, model, configured).is_none() {
-            self.keep_window(self.account(tenant), model, window_tokens, configured);
+            let row = window_row(window_tokens, configured);
+            self.store_limits(model, self.limits.state(tenant, model, row));
         }
     }
 
-    fn keep_window(
-        self: &Arc<Self>,
-        account: Tenant,
-        model: &str,
-        window_tokens: u64,
-        configured: Configured,
-    ) {
-        let limits = LearnedLimits {
-            window_tokens: Some(window_tokens),
-            is_reported: true,
-            ..LearnedLimits::default()
-        };
-        let row = LimitsRow::new(limits, configured, now_ms());
-        self.limits.remember(account, model, row);
+    /// Stores limits that are in memory already.
+    fn store_limits(self: &Arc<Self>, model: &str, taught: Vec<(Tenant, Taught<LimitsRow>)>) {
         let (learned, model) = (Arc::clone(self), model.to_owned());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { learned.limits.store(account, &model, row).await });
+            runtime.spawn(async move { learned.limits.store(&model, taught).await });
         }
     }
+}
 
-    /// Returns the owner of learned values.
-    fn account(&self, tenant: Tenant) -> Tenant {
-        if self.has_own_key { OWN_ACCOUNT } else { tenant }
-    }
+/// Returns limits that are a window alone.
+fn window_row(window_tokens: u64, configured: Configured) -> LimitsRow {
+    let limits = LearnedLimits {
+        window_tokens: Some(window_tokens),
+        is_reported: true,
+        ..LearnedLimits::default()
+    };
+    LimitsRow::new(limits, configured, now_ms())
 }
 
 /// Prompt whose token count the upstream may report.
 pub struct Sampling {
     learned: Arc<Learned>,
-    account: Tenant,
+    tenant: Tenant,
     model: String,
     protocol: Protocol,
     body: Bytes,
@@ -396,9 +410,9 @@ impl Sampling {
         runtime.spawn_blocking(move || {
             let counted = std::panic::AssertUnwindSafe(|| self.counted());
             let Ok(Some(counted)) = std::panic::catch_unwind(counted) else { return };
-            let Self { learned, account, model, kept, configured, .. } = self;
+            let Self { learned, tenant, model, kept, configured, .. } = self;
             drop((place, kept));
-            learned.sample(account, model, Sample { counted, reported }, configured);
+            learned.sample(tenant, model, Sample { counted, reported }, configured);
         });
     }
 
@@ -409,7 +423,7 @@ impl Sampling {
             return None;
         }
         match self.counted {
-            Some(counted) if !self.learned.compares(self.account, &self.model) => Some(counted),
+            Some(counted) if !self.learned.compares(self.tenant, &self.model) => Some(counted),
             _ => Some(Counted::Both {
                 apart: count(&request, &self.model, Digits::Apart)?,
                 in_threes: count(&request, &self.model, Digits::InThrees)?,

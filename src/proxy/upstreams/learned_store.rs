@@ -1,11 +1,15 @@
 //! Store of learned values per model of an upstream: in the store for other and later processes, in
 //! memory so that planning does not wait. Knows nothing of their meaning.
+//!
+//! If all callers are one account to the upstream, what the traffic of one tenant teaches holds for that
+//! tenant alone until another's teaches the same. A tenant that was taught something else has a value of
+//! its own.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::proxy::cache::Cache;
@@ -17,10 +21,34 @@ const MAX_MODELS: u64 = 10_000;
 /// Interval at which memory is compared with the store. Other processes may have learned meanwhile.
 const REFRESH_AFTER: Duration = Duration::from_secs(1);
 
+/// Owner of what is learned for all callers of weir's own key.
+const ALL: Tenant = Tenant([0xff; 16]);
+
+/// A learned value.
+pub trait Lesson: Copy + Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Whether the other value says the same, but for what differs from sample to sample.
+    fn confirms(&self, other: &Self) -> bool;
+}
+
+/// A value with its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taught<T> {
+    #[serde(flatten)]
+    value: T,
+    /// Tenant whose traffic alone taught it; `None` if it holds for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<[u8; 16]>,
+    /// Whether tenants have values of their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_contested: bool,
+}
+
 /// Values of one kind, by account and model.
 pub struct LearnedStore<T> {
     kind: Kind,
     lifetime_ms: u64,
+    /// Whether all callers are one account to the upstream.
+    is_shared: bool,
     /// The store, and the upstream of the models; `None` if nothing is kept.
     store: Option<(Store, String)>,
     known: Cache<(Tenant, String), Held<T>>,
@@ -30,7 +58,7 @@ pub struct LearnedStore<T> {
 #[derive(Clone)]
 struct Held<T> {
     /// The value and its expiry; `None` if nothing is known.
-    value: Option<(T, u64)>,
+    value: Option<(Taught<T>, u64)>,
     /// Whether the store has had it: if the store loses it, it is gone here, too.
     is_stored: bool,
     read_at: Instant,
@@ -45,17 +73,30 @@ pub struct Stored<T> {
     pub expires_ms: u64,
 }
 
-impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> LearnedStore<T> {
+impl<T: Lesson> LearnedStore<T> {
     /// Creates an empty shelf; its values last for `lifetime_ms`.
-    pub fn new(kind: Kind, lifetime_ms: u64, store: Option<(Store, String)>) -> Self {
+    pub fn new(
+        kind: Kind,
+        lifetime_ms: u64,
+        store: Option<(Store, String)>,
+        is_shared: bool,
+    ) -> Self {
         if let Some((store, _)) = &store {
             store.replicate(kind);
         }
-        Self { kind, lifetime_ms, store, known: Cache::new(MAX_MODELS) }
+        Self { kind, lifetime_ms, is_shared, store, known: Cache::new(MAX_MODELS) }
     }
 
-    /// Returns the value of `model`; `None` if its name, which callers choose, is too long.
-    pub fn find(&self, account: Tenant, model: &str) -> Option<T> {
+    /// Returns the value of `model` for requests of `tenant`; `None` if the model's name, which callers
+    /// choose, is too long.
+    pub fn find(&self, tenant: Tenant, model: &str) -> Option<T> {
+        let taught = self.taught(if self.is_shared { ALL } else { tenant }, model)?;
+        let own = taught.is_contested.then(|| self.taught(tenant, model)).flatten();
+        let all = Some(taught).filter(|all| all.by.is_none_or(|by| by == tenant.0));
+        own.or(all).map(|taught| taught.value)
+    }
+
+    fn taught(&self, account: Tenant, model: &str) -> Option<Taught<T>> {
         if model.len() > MAX_KEY_BYTES {
             return None;
         }
@@ -90,7 +131,7 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> LearnedStor
     pub async fn claim(
         &self,
         kind: Kind,
-        account: Tenant,
+        tenant: Tenant,
         (model, mark): (&str, u64),
         lifetime_ms: u64,
     ) -> bool {
@@ -102,30 +143,57 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> LearnedStor
         let now_ms = now_ms();
         let expires_ms = now_ms.saturating_add(lifetime_ms);
         let entry = Entry { key, value: Bytes::copy_from_slice(&own), expires_ms };
+        let account = if self.is_shared { ALL } else { tenant };
         let first = store.put_if_absent(account, kind, vec![entry], now_ms).await;
         first.is_ok_and(|first| first.first().is_some_and(|first| **first == own))
     }
 
-    /// Keeps a value of `model`: in memory at once, and in the store when this returns. A failing
-    /// store fails no request.
-    pub async fn keep(&self, account: Tenant, model: &str, value: T) {
-        self.remember(account, model, value);
-        self.store(account, model, value).await;
+    /// Keeps a value of `model` that the traffic of `tenant` taught, in memory. Returns what to `store`.
+    pub fn teach(&self, tenant: Tenant, model: &str, value: T) -> Vec<(Tenant, Taught<T>)> {
+        let new = Taught { value, by: Some(tenant.0), is_contested: false };
+        if !self.is_shared {
+            return self.remember(model, vec![(tenant, Taught { by: None, ..new })]);
+        }
+        let Some(all) = self.taught(ALL, model) else {
+            return self.remember(model, vec![(ALL, new)]);
+        };
+        let taught = match (all.by == new.by, all.value.confirms(&value)) {
+            (true, _) => vec![(ALL, Taught { value, ..all })],
+            (false, true) => vec![(ALL, Taught { value, by: None, ..all })],
+            (false, false) => vec![(ALL, Taught { is_contested: true, ..all }), (tenant, new)],
+        };
+        let is_kept = all.is_contested && taught.len() == 1;
+        self.remember(model, taught.into_iter().chain(is_kept.then_some((tenant, new))).collect())
     }
 
-    /// Keeps a value in memory.
-    pub fn remember(&self, account: Tenant, model: &str, value: T) {
+    /// Keeps a value of `model` that the upstream stated to `tenant` itself, in memory. Returns what to
+    /// `store`.
+    pub fn state(&self, tenant: Tenant, model: &str, value: T) -> Vec<(Tenant, Taught<T>)> {
+        let account = if self.is_shared { ALL } else { tenant };
+        self.remember(model, vec![(account, Taught { value, by: None, is_contested: false })])
+    }
+
+    fn remember(&self, model: &str, taught: Vec<(Tenant, Taught<T>)>) -> Vec<(Tenant, Taught<T>)> {
         if model.len() > MAX_KEY_BYTES {
-            return;
+            return Vec::new();
         }
         let expires_ms = now_ms().saturating_add(self.lifetime_ms);
-        let held =
-            Held { value: Some((value, expires_ms)), is_stored: false, read_at: Instant::now() };
-        self.known.insert(&(account, model.to_owned()), held);
+        for (account, own) in &taught {
+            let value = Some((*own, expires_ms));
+            let held = Held { value, is_stored: false, read_at: Instant::now() };
+            self.known.insert(&(*account, model.to_owned()), held);
+        }
+        taught
     }
 
-    /// Keeps a value in the store.
-    pub async fn store(&self, account: Tenant, model: &str, value: T) {
+    /// Keeps values of `model` in the store. A failing store fails no request.
+    pub async fn store(&self, model: &str, taught: Vec<(Tenant, Taught<T>)>) {
+        for (account, own) in taught {
+            self.store_one(account, model, own).await;
+        }
+    }
+
+    async fn store_one(&self, account: Tenant, model: &str, value: Taught<T>) {
         let now_ms = now_ms();
         let (Some((store, upstream)), Ok(text)) = (&self.store, serde_json::to_vec(&value)) else {
             return;
@@ -145,7 +213,7 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> LearnedStor
     }
 
     /// Reads the stored value of `model`; `None` if that is not possible at once.
-    fn read(&self, account: Tenant, model: &str, now_ms: u64) -> Option<Option<(T, u64)>> {
+    fn read(&self, account: Tenant, model: &str, now_ms: u64) -> Option<Option<(Taught<T>, u64)>> {
         let (store, upstream) = self.store.as_ref()?;
         let entry = store.peek(account, self.kind, &key(upstream, model)?, now_ms)?;
         Some(entry.and_then(|entry| {
@@ -200,4 +268,43 @@ pub async fn stored<T: DeserializeOwned>(
         })
     };
     Ok(rows.into_iter().filter_map(read).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    struct Size {
+        tokens: u64,
+    }
+
+    impl Lesson for Size {
+        fn confirms(&self, other: &Self) -> bool {
+            self.tokens.abs_diff(other.tokens) <= 1
+        }
+    }
+
+    #[test]
+    fn what_one_tenant_was_taught_holds_for_others_once_confirmed() {
+        const KIND: Kind = Kind { name: "sizes", max_bytes: 1 << 20 };
+        let [a, b, c] = [1, 2, 3].map(|byte| Tenant([byte; 16]));
+        let shelf = LearnedStore::new(KIND, 60_000, None, true);
+        let teach = |tenant, tokens| _ = shelf.teach(tenant, "m", Size { tokens });
+        let found = || [a, b, c].map(|tenant| shelf.find(tenant, "m").map(|own: Size| own.tokens));
+        teach(a, 9);
+        assert_eq!(found(), [Some(9), None, None]);
+        // What differs is its own.
+        teach(b, 500);
+        assert_eq!(found(), [Some(9), Some(500), None]);
+        teach(a, 501);
+        assert_eq!(found(), [Some(501), Some(500), None]);
+        teach(b, 501);
+        assert_eq!(found(), [Some(501); 3]);
+        teach(c, 7);
+        assert_eq!(found(), [Some(501), Some(501), Some(7)]);
+        let apart = LearnedStore::new(KIND, 60_000, None, false);
+        let _ = apart.teach(a, "m", Size { tokens: 9 });
+        assert_eq!(apart.find(b, "m"), None);
+    }
 }

@@ -226,8 +226,10 @@ impl Upstream {
     /// Refuses a request of Anthropic's protocol that OpenAI would refuse anyway, before the caller's key goes
     /// there.
     pub fn check_protocol(&self, target: &Target) -> Result<(), ProxyError> {
-        let is_counted = target.path().ends_with("/messages/count_tokens");
-        let is_messages = is_counted || *target.endpoint() == Endpoint::Route(Route::Messages);
+        let is_other = ["/messages/count_tokens", "/messages/batches"]
+            .iter()
+            .any(|path| target.path().ends_with(path));
+        let is_messages = is_other || *target.endpoint() == Endpoint::Route(Route::Messages);
         if !is_messages || !self.is_openai() {
             return Ok(());
         }
@@ -243,8 +245,10 @@ impl Upstream {
         ))
     }
 
+    /// Whether it is OpenAI, in any of its regions.
     fn is_openai(&self) -> bool {
-        self.client.base().host().eq_ignore_ascii_case(OPENAI)
+        let host = self.client.base().host().trim_end_matches('.').to_ascii_lowercase();
+        host == OPENAI || host.strip_suffix(OPENAI).is_some_and(|region| region.ends_with('.'))
     }
 
     /// Prepares a caller's headers for this upstream.

@@ -53,10 +53,70 @@ pub(super) const LABELS: [&str; 4] =
     ["metadata", "client_metadata", "prompt_cache_key", "conversation"];
 /// Maximum number of messages in [`Request::head`].
 const MAX_HEAD: usize = 16;
-/// Members with which a provider adds to the prompt: OpenAI's and OpenRouter's search, OpenRouter's plugins,
-/// Anthropic's connector and containers, Cohere's and vLLM's documents.
-const ADDING: [&str; 6] =
-    ["web_search_options", "plugins", "mcp_servers", "container", "documents", "prompt"];
+/// Members with which no provider adds anything to the prompt that weir does not count. Others may, as a search
+/// or a store of documents does.
+const ADDING_NOTHING: [&str; 60] = [
+    "model",
+    "messages",
+    "input",
+    "instructions",
+    "system",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "max_tool_calls",
+    "functions",
+    "function_call",
+    "response_format",
+    "text",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "n",
+    "best_of",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n_predict",
+    "stop",
+    "stop_sequences",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "user",
+    "metadata",
+    "client_metadata",
+    "weir",
+    "store",
+    "service_tier",
+    "speed",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "cache_control",
+    "reasoning",
+    "reasoning_effort",
+    "thinking",
+    "output_config",
+    "verbosity",
+    "include",
+    "truncation",
+    "modalities",
+    "provider",
+    "models",
+    "route",
+    "usage",
+    "options",
+    "keep_alive",
+    "inference_geo",
+];
 
 impl<'a> Request<'a> {
     /// Returns the JSON text of `metadata`: an object of the caller's own.
@@ -99,7 +159,9 @@ impl<'a> Request<'a> {
         };
         let members = json::members(self.text).unwrap_or_default();
         self.provider_state.is_none()
-            && !members.iter().any(|(name, _)| ADDING.contains(&name.as_ref()))
+            && members
+                .iter()
+                .all(|(name, raw)| *raw == "null" || ADDING_NOTHING.contains(&name.as_ref()))
             && self.extras.iter().all(are_defined)
             && self
                 .messages
@@ -153,8 +215,9 @@ pub enum ExtraKind {
     Functions,
     /// `response_format`, or `text` in Responses, if it carries a schema.
     ResponseFormat,
-    /// `prediction`: content that the model is expected to repeat.
-    Prediction,
+    /// `prediction` or `documents` of chat completions, or the variables of a `prompt` of Responses: content as
+    /// it stands.
+    Content,
 }
 
 /// Object in the list of messages.

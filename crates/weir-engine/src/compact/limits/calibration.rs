@@ -18,8 +18,13 @@ const BELIEVED_PERMILLE: std::ops::RangeInclusive<u64> = 10..=16_000;
 /// Ratios that tokenizers explain. Outside of this range the upstream counts something else, and the ratio is not
 /// applied.
 const OF_TOKENIZERS_PERMILLE: std::ops::RangeInclusive<u32> = 500..=2000;
+/// Ratios that the prompts alone show. Beyond them something else may be in each prompt, and their growth has to show
+/// the same.
+const OF_PROMPTS_PERMILLE: std::ops::RangeInclusive<u32> = 700..=1400;
+/// Maximum difference of the two, in thousandths.
+const MAX_DIFFERENCE_PERMILLE: u32 = 150;
 /// Minimum growth from one prompt to another for a ratio between them, in thousandths of the smaller.
-const MIN_GROWTH_PERMILLE: u128 = 500;
+const MIN_GROWTH_PERMILLE: u128 = 100;
 /// Percentage of samples below the upper end of their spread.
 const SPREAD_PERCENT: usize = 90;
 /// Number of prompts that show that the upstream truncates.
@@ -97,6 +102,8 @@ pub struct Samples {
 struct Fit {
     permille: u32,
     constant: i64,
+    /// Whether a constant part is ruled out or known.
+    is_told_apart: bool,
 }
 
 /// Truncation that the samples show.
@@ -192,7 +199,7 @@ impl Samples {
     /// Returns the ratio that the samples support, if tokenizers explain it. It lies above most samples.
     fn wanted(&self, digits: Digits) -> Option<u32> {
         let points = self.whole(digits);
-        let fit = Fit::of(&points).filter(|fit| is_of_tokenizers(fit.permille))?;
+        let fit = Fit::of(&points).filter(Fit::is_explained)?;
         let mut sorted: Vec<u32> =
             points.iter().filter_map(|point| point.without(fit.constant)).collect();
         sorted.sort_unstable();
@@ -205,17 +212,23 @@ impl Samples {
 
     /// Returns the ratio of the samples if tokenizers do not explain it, once while it is full of them.
     pub fn unexplained(&mut self, digits: Digits) -> Option<u32> {
-        let ratio = Fit::of(&self.whole(digits))?.permille;
-        let is_unexplained = !is_of_tokenizers(ratio);
+        let fit = Fit::of(&self.whole(digits))?;
+        let is_unexplained = !fit.is_explained();
         let is_new = is_unexplained && !self.is_warned;
         self.is_warned = is_unexplained;
-        is_new.then_some(ratio)
+        is_new.then_some(fit.permille)
     }
 
     /// Returns the truncation that the samples show: some prompts of about the largest reported size are at least
     /// twice as large as others of it by weir's count. The smallest of these may be an odd one and is passed over.
     fn truncation(&self, digits: Digits) -> Option<Truncation> {
         let points = self.of(digits);
+        if are_reported_by_growth(points) {
+            return None;
+        }
+        if let Some(equal) = equal_reports(points) {
+            return Some(equal);
+        }
         let reported = points.iter().map(|point| point.reported).max()?;
         let is_near = |point: &&Point| u128::from(point.reported) * 8 >= u128::from(reported) * 7;
         let mut near: Vec<&Point> = points.iter().filter(is_near).collect();
@@ -289,7 +302,8 @@ impl Fit {
             return None;
         }
         let plain = middle(points.iter().filter_map(Point::permille).collect())?;
-        let plain = Self { permille: plain, constant: 0 };
+        let is_told_apart = OF_PROMPTS_PERMILLE.contains(&plain);
+        let plain = Self { permille: plain, constant: 0, is_told_apart };
         let pairs = points.iter().enumerate();
         let pairs =
             pairs.flat_map(|(at, one)| points.iter().skip(at + 1).map(move |own| (one, own)));
@@ -298,14 +312,22 @@ impl Fit {
             return Some(plain);
         }
         let permille = middle(growths)?;
+        let is_same = plain.permille.abs_diff(permille) * 1000
+            <= plain.permille.saturating_mul(MAX_DIFFERENCE_PERMILLE);
+        let plain = Self { is_told_apart: is_told_apart || is_same, ..plain };
         let rest = |point: &Point| {
             let scaled = u128::from(point.counted) * u128::from(permille) / 1000;
             i64::try_from(i128::from(point.reported) - i128::try_from(scaled).ok()?).ok()
         };
         let constant = middle(points.iter().filter_map(rest).collect())?;
-        let grown = Self { permille, constant };
+        let grown = Self { permille, constant, is_told_apart: true };
         let is_better = grown.error(points)?.saturating_mul(2) < plain.error(points)?;
-        Some(if is_better { grown } else { plain })
+        Some(if is_better && is_of_tokenizers(permille) { grown } else { plain })
+    }
+
+    /// Whether a tokenizer explains it.
+    fn is_explained(&self) -> bool {
+        self.is_told_apart && is_of_tokenizers(self.permille)
     }
 
     /// Returns the middle distance of the prompts' ratios from this one.
@@ -313,6 +335,35 @@ impl Fit {
         let ratios = points.iter().filter_map(|point| point.without(self.constant));
         middle(ratios.map(|ratio| ratio.abs_diff(self.permille)).collect())
     }
+}
+
+/// Windows are multiples of this many tokens, and what is left of a prompt is so many less or more at most.
+const WINDOW_STEP: u64 = 1024;
+const WINDOW_MARGIN: u64 = 8;
+
+/// Returns the truncation that equal reports of prompts of different sizes show: to the token, at the largest size,
+/// which is that of a window.
+fn equal_reports(points: &VecDeque<Point>) -> Option<Truncation> {
+    let reported = points.iter().map(|point| point.reported).max()?;
+    let is_window = (reported + WINDOW_MARGIN) % WINDOW_STEP <= 2 * WINDOW_MARGIN;
+    if !is_window || reported <= WINDOW_MARGIN {
+        return None;
+    }
+    let equal = || points.iter().filter(|point| point.reported == reported).map(|own| own.counted);
+    let (from, most) = (equal().min()?, equal().max()?);
+    let differ = u128::from(most - from) * 1000 >= u128::from(from) * MIN_GROWTH_PERMILLE;
+    (equal().count() >= MIN_TRUNCATED && differ).then_some(Truncation { reported, from })
+}
+
+/// Whether the upstream reports only what is new in each prompt, as if the rest were none: most reports are the
+/// growth from the prompt before.
+fn are_reported_by_growth(points: &VecDeque<Point>) -> bool {
+    let pairs = points.iter().zip(points.iter().skip(1));
+    let grown = pairs.filter(|(before, own)| {
+        let growth = own.counted.saturating_sub(before.counted);
+        growth > 0 && own.reported.abs_diff(growth) <= growth / 10
+    });
+    grown.count() * 2 > points.len()
 }
 
 /// Whether tokenizers explain a ratio.
@@ -380,6 +431,32 @@ mod tests {
         }
         let (learned, _) = samples.step(None).expect("a ratio");
         assert!((1067..=1133).contains(&learned), "{learned}");
+        // One conversation that grows by less than half.
+        let mut growing = Samples::default();
+        for number in 0..16_u64 {
+            let counted = 20_000 + number * 500;
+            growing.take(sample(1000, counted, 15_000 + counted), 0);
+        }
+        let (learned, _) = growing.step(None).expect("a ratio");
+        assert!((990..=1020).contains(&learned), "{learned}");
+    }
+
+    #[test]
+    fn prompts_of_one_size_cannot_tell_a_constant_part_from_a_factor() {
+        let mut alike = Samples::default();
+        for number in 0..20_u64 {
+            let counted = 2000 + number % 7 * 10;
+            alike.take(sample(1000, counted, 1800 + counted), 0);
+        }
+        assert_eq!(alike.step(None), None);
+        assert!(alike.unexplained(Digits::Apart).is_some());
+        // Where prompts differ, a factor of that size is one.
+        let mut varied = Samples::default();
+        for number in 0..20_u64 {
+            let counted = 1000 + number * 977;
+            varied.take(sample(1000, counted, counted * 18 / 10), 0);
+        }
+        assert!(varied.step(None).is_some_and(|(own, _)| (1800..=1830).contains(&own)));
     }
 
     #[test]
@@ -394,6 +471,21 @@ mod tests {
         }
         assert!(seen.first().is_some_and(|tokens| (3800..=4096).contains(tokens)), "{seen:?}");
         assert!(samples.step(None).is_some_and(|(ratio, _)| (900..=1050).contains(&ratio)));
+        // Below twice the window, too, equal reports are no ratio.
+        let mut little = Samples::default();
+        let found: Vec<u64> = (0..40_u64)
+            .filter_map(|number| {
+                little.take(sample(1000, 4100 + number * 211 % 1300, 4096), 0);
+                little.truncates_at(Digits::Apart)
+            })
+            .collect();
+        assert_eq!((found, little.step(None)), (vec![4096], None));
+        // Only what is new is reported.
+        let mut new = Samples::default();
+        for number in 1..30_u64 {
+            new.take(sample(1000, number * 1950, 1900), 0);
+            assert_eq!(new.truncates_at(Digits::Apart), None);
+        }
         let mut whole = Samples::default();
         for number in 1..30_u64 {
             whole.take(sample(1000, number * 600, number * 640), 0);
