@@ -56,6 +56,14 @@ impl Caller {
             Endpoint::Route(_) | Endpoint::Count if *method == Method::POST => Ok(()),
             Endpoint::Models if is_read => Ok(()),
             Endpoint::Model(model) if is_read => self.check_model(model, routes),
+            // Google's API has `models/NAME:ACTION`, others `models/NAME/ACTION`.
+            Endpoint::Model(model) if key.settings.passthrough => {
+                let name = model.split_once([':', '/']).map_or(model.as_str(), |(name, _)| name);
+                self.check_model(model, routes).or_else(|refused| match name == model {
+                    true => Err(refused),
+                    false => self.check_model(name, routes),
+                })
+            }
             _ if key.settings.passthrough => Ok(()),
             _ => Err(needs_passthrough(
                 "This key has no access to this route: weir does not meter it, or its data is \
@@ -160,6 +168,9 @@ impl Caller {
         for (_, raw) in members.iter().filter(|(name, _)| FALLBACKS.contains(&name.as_ref())) {
             self.check_fallbacks(raw, routes)?;
         }
+        for (_, raw) in members.iter().filter(|(name, _)| name == "tools") {
+            self.check_tools(raw, routes)?;
+        }
         if let Some(model) = target.asked_model() {
             return self.check_model(&model, routes);
         }
@@ -198,15 +209,12 @@ impl Caller {
             return Ok(());
         }
         let Ok(text) = simdutf8::basic::from_utf8(body) else { return Ok(()) };
-        // A name may be written with escapes.
-        if !(FALLBACKS.iter().any(|name| text.contains(name)) || text.contains("\\u")) {
-            return Ok(());
-        }
         let members = json::members(text).unwrap_or_default();
-        members
-            .iter()
-            .filter(|(name, _)| FALLBACKS.contains(&name.as_ref()))
-            .try_for_each(|(_, raw)| self.check_fallbacks(raw, routes))
+        members.iter().try_for_each(|(name, raw)| match name.as_ref() {
+            "tools" => self.check_tools(raw, routes),
+            name if FALLBACKS.contains(&name) => self.check_fallbacks(raw, routes),
+            _ => Ok(()),
+        })
     }
 
     fn check_fallbacks(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
@@ -217,8 +225,22 @@ impl Caller {
             let message = "Fallback models must be a list of names.";
             return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
         };
-        let mut names = names.into_iter().map(|raw| json::string(raw).unwrap_or_default());
+        let named = |raw| json::string(json::member(raw, "model").unwrap_or(raw));
+        let mut names = names.into_iter().map(|raw| named(raw).unwrap_or_default());
         names.try_for_each(|model| self.check_model(&model, routes))
+    }
+
+    /// Refuses tools that run on a forbidden model, such as an advisor.
+    fn check_tools(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
+        // A model of a function's own parameters is none.
+        let is_callers = |tool: &str| {
+            json::member(tool, "input_schema").is_some()
+                || json::member(tool, "type").is_some_and(|kind| kind == r#""function""#)
+        };
+        let tools = json::elements(raw).unwrap_or_default();
+        let models = tools.into_iter().filter(|tool| !is_callers(tool));
+        let mut models = models.filter_map(|tool| json::string(json::member(tool, "model")?));
+        models.try_for_each(|model| self.check_model(&model, routes))
     }
 
     /// Refuses models that the caller may not use, by their catalogue names: a provider's prefix
@@ -275,9 +297,13 @@ impl Caller {
     }
 }
 
-/// Returns the member `name` of an object that gives each member once.
-fn only<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+/// Returns the member `name` of an object that gives each member once, in no other case either.
+fn only<'a>(object: &'a str, name: &'static str) -> Option<&'a str> {
     let members = json::unique_members(object)?;
+    let is_twin = |own: &str| json::known_in_other_case(own, &[name]).is_some();
+    if members.iter().any(|(own, _)| is_twin(own)) {
+        return None;
+    }
     members.into_iter().find(|(own, _)| own == name).map(|(_, raw)| raw)
 }
 

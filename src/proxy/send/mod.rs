@@ -188,7 +188,8 @@ async fn is_cause(route: &Route, sent: &mut Result<Inbound, ProxyError>) -> bool
             FallbackOn::NoModel => (404, refused_part::NO_MODEL),
             FallbackOn::ContentFilter => (0, refused_part::CONTENT_FILTER),
         };
-        if tried == Tried::Status(status) {
+        let is_gone = *cause == FallbackOn::NoModel && tried == Tried::Status(410);
+        if tried == Tried::Status(status) || is_gone {
             return true;
         }
         if let Ok(inbound) = sent

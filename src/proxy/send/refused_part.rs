@@ -31,8 +31,14 @@ pub(super) const NO_CREDIT: &[&str] = &[
     "nsufficient Balance",
 ];
 /// Words in a refusal because the provider does not have the model.
-pub(super) const NO_MODEL: &[&str] =
-    &["model_not_found", "model_not_available", "DeploymentNotFound"];
+pub(super) const NO_MODEL: &[&str] = &[
+    "model_not_found",
+    "model_not_available",
+    "DeploymentNotFound",
+    "No endpoints found",
+    "has been deprecated",
+    "decommissioned",
+];
 /// Words in a refusal by a provider's filter of content. Sources: the lists of errors of OpenAI, Azure
 /// and DashScope.
 pub(super) const CONTENT_FILTER: &[&str] = &[

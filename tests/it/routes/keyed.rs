@@ -126,7 +126,8 @@ async fn a_list_that_cannot_be_read_is_not_shown_to_a_key_with_models_of_its_own
     let (a, b) = (Up::start("a").await, Up::start("b").await);
     let setting = place(&a, &b).await;
     let key = setting.key("team", r#"{"models":["alias"]}"#).await;
-    let list = crate::routes::setting::status(200, "", r#"[{"id":"gpt-4o"},{"id":"alias"}]"#);
+    let list =
+        crate::routes::setting::status(200, "", r#"{"list":[{"id":"gpt-4o"},{"id":"alias"}]}"#);
     for up in [&a, &b] {
         up.then([Play::Answer(list.clone())]);
     }
