@@ -176,10 +176,11 @@ fn generation(name: &str, family: &str) -> Option<u32> {
 }
 
 /// Returns whether the model's template refuses two user or two assistant messages in a row:
-/// Mistral's models and Gemma, from any provider.
+/// Mistral's models, Gemma, Perplexity's and DeepSeek's reasoner, from any provider.
 pub fn strict_alternation(name: &str) -> bool {
     const PREFIXES: &[&str] = &[
         "codestral",
+        "deepseek-reasoner",
         "devstral",
         "gemini-gemma-",
         "gemma",
@@ -190,6 +191,7 @@ pub fn strict_alternation(name: &str) -> bool {
         "open-mistral",
         "open-mixtral",
         "pixtral",
+        "sonar",
         "voxtral",
     ];
     let name = bare(name);

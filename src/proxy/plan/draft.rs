@@ -50,7 +50,7 @@ use weir_engine::plan::{
 };
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
-use weir_engine::wire::{Beginning, Prefix, Request};
+use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
 use weir_store::budget::Compaction;
 
 /// Name of the edit that replaces the requested model by another.
@@ -152,7 +152,7 @@ impl Draft {
         let settings = config.settings(found.name);
         let by_model = route.policy().or(settings.policy.as_deref());
         let mut policy = config.policy(job.options.policy.as_deref(), by_model);
-        policy.strict_alternation = found.entry.strict_alternation;
+        policy.strict_alternation = is_strict(job, &found.entry, is_model_known);
         adapt(&mut policy, job, binds(request, &route, &model));
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
         policy.cached_permille =
@@ -682,6 +682,11 @@ impl Draft {
             },
         }
     }
+}
+
+/// Whether a template refuses two messages of one role in a row, or one that weir does not know may.
+fn is_strict(job: &Job, entry: &config::ModelEntry, is_model_known: bool) -> bool {
+    entry.strict_alternation || !is_model_known && job.protocol == Protocol::Chat
 }
 
 /// Returns the compacted conversation of a plan as items, if the caller asks for them.

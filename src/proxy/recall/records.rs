@@ -98,11 +98,8 @@ impl Answered {
             let Call { id, arguments, mut raw, before } = call.clone();
             match reasoning.remove(&id) {
                 Some(own) => raw = own + &raw,
-                None if has_reasoning => {
-                    if let Some(own) = json::member(&raw, "id") {
-                        raw = without_member(&raw, own);
-                    }
-                }
+                None if has_reasoning && round.next == Next::Recall => raw = without_id(raw),
+                // The client's answer has the reasoning, if it was kept there.
                 None => {}
             }
             Kept { id, arguments, raw, before }
@@ -154,6 +151,14 @@ impl Answered {
             Protocol::Responses => calls,
             Protocol::Messages => format!(r#"{{"role":"assistant","content":[{calls}]}}"#),
         }
+    }
+}
+
+/// Returns an item without its ID.
+fn without_id(raw: String) -> String {
+    match json::member(&raw, "id") {
+        Some(own) => without_member(&raw, own),
+        None => raw,
     }
 }
 
@@ -432,7 +437,10 @@ fn with_record(
     // Nothing before the answer changes. If the client has left its calls out, there is no place for the
     // others.
     let mixed = mixed.as_ref().zip(texts.last()).and_then(|(mixed, texts)| {
-        let calls: Vec<Call> = mixed.answered.calls.iter().map(Kept::call).collect();
+        let mut calls: Vec<Call> = mixed.answered.calls.iter().map(Kept::call).collect();
+        if protocol == Protocol::Responses && !has(answer, "\"reasoning\"") {
+            calls.iter_mut().for_each(|call| call.raw = without_id(std::mem::take(&mut call.raw)));
+        }
         let results = mixed.answered.results(texts);
         let withheld = Withheld { calls: &calls, others: &mixed.others, results: &results };
         inserted(protocol, text, start, &withheld)

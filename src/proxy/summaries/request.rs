@@ -132,9 +132,34 @@ struct Choice {
 
 #[derive(Deserialize)]
 struct Message {
-    content: Option<String>,
+    content: Option<AnswerContent>,
     refusal: Option<String>,
     tool_calls: Option<Vec<IgnoredAny>>,
+}
+
+/// A text, or parts as Mistral's reasoning models have them: the thoughts are parts of their own.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum AnswerContent {
+    Text(String),
+    Parts(Vec<ContentPart>),
+}
+
+#[derive(Deserialize)]
+struct ContentPart {
+    text: Option<String>,
+}
+
+impl AnswerContent {
+    /// Returns the text; `None` if no part has one.
+    fn text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Parts(parts) => {
+                parts.into_iter().filter_map(|part| part.text).reduce(|a, b| a + &b)
+            }
+        }
+    }
 }
 
 /// Text of an answer.
@@ -160,7 +185,11 @@ pub(super) fn said(answer: &[u8]) -> Option<AnswerText> {
             .filter(|reason| !is_end(reason))
             .map(|reason| word(reason).unwrap_or_default())
     };
-    Some(AnswerText { text: content.unwrap_or_default(), problem })
+    let text = match content {
+        Some(content) => content.text()?,
+        None => String::new(),
+    };
+    Some(AnswerText { text, problem })
 }
 
 #[derive(Deserialize)]
@@ -182,10 +211,12 @@ pub(super) fn cause(answer: &[u8]) -> Option<String> {
     [error.code, error.kind].iter().find_map(|own| word(own.as_str()?.to_owned()))
 }
 
-/// Whether a refusal asks for the newer name of the output limit.
+/// Whether a refusal asks for the newer name of the output limit, or does not know the older one.
 pub(super) fn wants_renamed(status: u16, answer: &[u8]) -> bool {
     let has = |word: &str| memchr::memmem::find(answer, word.as_bytes()).is_some();
-    matches!(status, 400 | 422) && has(MAX_COMPLETION_TOKENS)
+    let is_unknown = || ["nrecognized", "nsupported", "nknown", "extra_forbidden", "ot permitted"];
+    let is_refused = has(MAX_TOKENS) && is_unknown().into_iter().any(has);
+    matches!(status, 400 | 422) && (has(MAX_COMPLETION_TOKENS) || is_refused)
 }
 
 /// A single short word, which is no content.
@@ -232,6 +263,13 @@ mod tests {
         assert_eq!(renamed(&other), None);
         let refusal = br#"{"error":{"message":"Use 'max_completion_tokens' instead.","type":"x y","code":"unsupported_parameter"}}"#;
         assert!(wants_renamed(400, refusal) && !wants_renamed(500, refusal));
+        for unknown in [
+            r#"{"error":{"message":"Unrecognized request argument supplied: max_tokens"}}"#,
+            r#"{"detail":[{"type":"extra_forbidden","loc":["body","max_tokens"]}]}"#,
+        ] {
+            assert!(wants_renamed(422, unknown.as_bytes()), "{unknown}");
+        }
+        assert!(!wants_renamed(400, br#"{"error":"max_tokens is too large"}"#));
         assert_eq!(cause(refusal).as_deref(), Some("unsupported_parameter"));
         for silent in ["", "{}", r#"{"error":"no"}"#, r#"{"error":{"code":7,"type":"a b"}}"#] {
             assert_eq!(cause(silent.as_bytes()), None, "{silent}");
@@ -244,6 +282,7 @@ mod tests {
             (r#"{"content":"a"}"#, "\"stop\"", None),
             (r#"{"content":"a","refusal":null,"tool_calls":[]}"#, "\"end_turn\"", None),
             (r#"{"content":"a"}"#, "\"STOP\"", None),
+            (r#"{"content":[{"type":"thinking"},{"type":"text","text":"a"}]}"#, "null", None),
             (r#"{"content":"a"}"#, "null", None),
             (r#"{"content":"a"}"#, "\"length\"", Some("length")),
             (r#"{"content":"a"}"#, "\"content_filter\"", Some("content_filter")),

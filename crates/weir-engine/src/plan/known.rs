@@ -87,7 +87,7 @@ pub fn extra_tokens(measure: Measure, extra: &Extra<'_>) -> u64 {
     match extra.kind {
         ExtraKind::Tools | ExtraKind::Functions => tools::count_list(measure.encoding, extra.raw),
         ExtraKind::ResponseFormat => tools::count_response_format(measure.encoding, extra.raw),
-        ExtraKind::Prediction => measure.encoding.count(extra.raw),
+        ExtraKind::Content => measure.encoding.count(extra.raw),
     }
 }
 

@@ -127,6 +127,8 @@ const MIN_DATA_LETTERS: usize = 512;
 const PAGE_TOKENS: u64 = 2250;
 /// Bytes of a PDF for a token if its pages cannot be found, since they are compressed.
 const PDF_BYTES: u64 = 32;
+/// Bytes of a text for a token.
+const TEXT_BYTES: u64 = 4;
 /// Bytes of other media for a token.
 const MEDIA_BYTES: u64 = 128;
 
@@ -152,7 +154,24 @@ pub(super) fn count_data(images: ImageRule, said: &str) -> Option<u64> {
         let start = data.get(..end).unwrap_or_default();
         return Some(images.count(&format!("data:;base64,{start}"), None));
     }
+    if is_text(&start) {
+        return Some(bytes / TEXT_BYTES);
+    }
     Some((bytes / MEDIA_BYTES).max(UNCOUNTABLE))
+}
+
+/// Whether a file begins as text.
+fn is_text(start: &[u8]) -> bool {
+    let text = match std::str::from_utf8(start) {
+        Ok(text) => text,
+        // The last letter may be cut.
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    let is_written = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\r' | '\t');
+    !text.is_empty() && text.chars().all(is_written)
 }
 
 /// Counts the pages of a PDF given as base64: the objects of the type `Page` that stand in it as text.
@@ -262,6 +281,7 @@ mod tests {
             (picture, 765),
             (padding(170_000).collect(), 170_000 / MEDIA_BYTES),
             (padding(600).collect(), UNCOUNTABLE),
+            ("id,name\n1,größe\n".repeat(1000).into_bytes(), 18_000 / TEXT_BYTES),
         ] {
             let data = STANDARD.encode(&bytes);
             let counted = count_data(rule, &data).expect("data");

@@ -1,6 +1,8 @@
 //! OpenAI's chat completions: parses a body into members and messages. Reads spans; changes
 //! nothing.
 
+use std::borrow::Cow;
+
 use super::beginning::Begun;
 use super::body::model as read_model;
 use super::body::{Members, expect_string, fields, pin, wrong};
@@ -23,7 +25,7 @@ const MEMBERS: [&str; 12] = [
     "response_format",
     "prediction",
     "n",
-    "service_tier",
+    "documents",
 ];
 
 /// Reads a body in one validating pass, from where `begun` ends.
@@ -53,7 +55,7 @@ pub(super) fn read<'a>(
         format,
         prediction,
         choices,
-        _,
+        documents,
     ] = members.values;
     if no_list.is_some() {
         return Err(wrong("messages", "an array of messages"));
@@ -64,7 +66,8 @@ pub(super) fn read<'a>(
         (ExtraKind::Tools, tools),
         (ExtraKind::Functions, functions),
         (ExtraKind::ResponseFormat, format),
-        (ExtraKind::Prediction, prediction),
+        (ExtraKind::Content, prediction),
+        (ExtraKind::Content, documents),
     ];
     Ok(Request {
         protocol: Protocol::Chat,
@@ -98,7 +101,7 @@ pub(super) fn read<'a>(
 }
 
 /// Members of a message that weir acts on; each may be given once.
-const MESSAGE_MEMBERS: [&str; 13] = [
+const MESSAGE_MEMBERS: [&str; 14] = [
     "role",
     "content",
     "name",
@@ -111,6 +114,7 @@ const MESSAGE_MEMBERS: [&str; 13] = [
     "thinking_blocks",
     "refusal",
     "audio",
+    "images",
     "weir",
 ];
 
@@ -133,6 +137,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         thinking_blocks,
         refusal,
         audio,
+        images,
         _,
     ] = found;
     let thinking = [reasoning_content, reasoning, reasoning_details, thinking_blocks];
@@ -153,7 +158,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         is_error: false,
         side_texts,
         thinking_texts,
-        others: Vec::new(),
+        others: images.map(read_images).unwrap_or_default(),
         opaque_members: u32::from(audio.is_some()),
         is_aside: false,
         weir,
@@ -235,6 +240,17 @@ fn read_part(raw: &str) -> Part<'_> {
         _ => None,
     };
     part.unwrap_or(Part::Other(raw))
+}
+
+/// Reads images next to the content: OpenRouter's parts, or Ollama's base64.
+fn read_images(raw: &str) -> Vec<Part<'_>> {
+    let image = |raw| match json::string(raw) {
+        Some(data) => {
+            Part::Image { url: Cow::Owned(format!("data:image/png;base64,{data}")), detail: None }
+        }
+        None => read_part(raw),
+    };
+    json::elements(raw).unwrap_or_default().into_iter().map(image).collect()
 }
 
 fn read_image(raw: &str) -> Part<'_> {

@@ -36,13 +36,22 @@ pub struct Figures {
 pub fn read(body: &[u8]) -> Option<List<'_>> {
     let text = std::str::from_utf8(body).ok()?;
     // Parses all of it: a text followed by something else is not a list.
-    let whole: &serde_json::value::RawValue = serde_json::from_str(text).ok()?;
-    let members = json::unique_members(whole.get())?;
-    let (_, data) = members.iter().find(|(name, _)| name == "data")?;
+    let json = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let whole: &serde_json::value::RawValue = serde_json::from_str(json).ok()?;
+    // Together's list is bare, and Google's and Ollama's have another name.
+    let data = match whole.get().starts_with('[') {
+        true => whole.get(),
+        false => {
+            let members = json::unique_members(whole.get())?;
+            let named = |own: &str| members.iter().find(|(name, _)| name == own);
+            named("data").or_else(|| named("models"))?.1
+        }
+    };
     let end = data.as_ptr() as usize - text.as_ptr() as usize + data.len() - 1;
     let entries = json::elements(data)?.into_iter().map(|raw| {
         let members = json::unique_members(raw)?;
-        let (_, id) = members.iter().find(|(name, _)| name == "id")?;
+        let named = |own: &str| members.iter().find(|(name, _)| name == own);
+        let (_, id) = named("id").or_else(|| named("name"))?;
         Some(Entry { id: json::string(id)?, raw })
     });
     Some(List { text, end, entries: entries.collect::<Option<_>>()? })
@@ -109,18 +118,16 @@ pub fn completed_body(body: &[u8], figures: &Figures) -> Option<String> {
 /// Returns the window that a server states for a model: in LM Studio the loaded one first, which may be smaller
 /// than the model's, in llama.cpp that of its context.
 pub fn stated_window_tokens(raw: &str) -> Option<u64> {
-    let number = |raw: &str, name: &str| {
-        let members = json::members(raw)?;
-        let (_, value) = members.iter().find(|(own, _)| own == name)?;
-        value.parse().ok()
-    };
-    let of_meta = || {
-        let members = json::members(raw)?;
-        let (_, meta) = members.iter().find(|(own, _)| own == "meta")?;
-        number(meta, "n_ctx")
-    };
+    let number = |raw: &str, name: &str| json::count(json::member(raw, name)?);
+    let of_meta = || number(json::member(raw, "meta")?, "n_ctx");
+    // OpenRouter's own, of the provider that it prefers.
+    let of_provider =
+        json::member(raw, "top_provider").and_then(|raw| number(raw, "context_length"));
     let names = ["loaded_context_length"].into_iter().chain(WINDOW_NAMES);
-    names.filter_map(|name| number(raw, name)).next().or_else(of_meta).filter(|own| *own > 0)
+    // Anthropic's and Google's.
+    let names = names.chain(["max_input_tokens", "inputTokenLimit"]);
+    let stated = names.filter_map(|name| number(raw, name)).next().or_else(of_meta);
+    [stated, of_provider].into_iter().flatten().filter(|own| *own > 0).min()
 }
 
 /// Creates an entry for a model that no list has.
@@ -165,6 +172,9 @@ mod tests {
         for (raw, expected) in [
             (r#"{"id":"a","max_model_len":8192}"#, Some(8192)),
             (r#"{"id":"a","context_length":9000}"#, Some(9000)),
+            (r#"{"id":"a","context_length":"9000"}"#, Some(9000)),
+            (r#"{"id":"a","max_input_tokens":9000.0}"#, Some(9000)),
+            (r#"{"context_length":9000,"top_provider":{"context_length":8000}}"#, Some(8000)),
             (r#"{"max_context_length":131072,"loaded_context_length":4096}"#, Some(4096)),
             (r#"{"id":"a","meta":{"n_ctx_train":131072,"n_ctx":2048}}"#, Some(2048)),
             (r#"{"id":"a","max_model_len":null}"#, None),
@@ -214,7 +224,6 @@ mod tests {
     fn what_is_no_list_is_not_read() {
         for text in [
             "",
-            "[]",
             "{}",
             r#"{"data":{}}"#,
             r#"{"data":[1]}"#,

@@ -17,7 +17,7 @@ use super::walk::Walk;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
 /// Top-level members that weir acts on; each may be given once.
-const MEMBERS: [&str; 11] = [
+const MEMBERS: [&str; 10] = [
     "model",
     "instructions",
     "input",
@@ -25,7 +25,6 @@ const MEMBERS: [&str; 11] = [
     "max_output_tokens",
     "tools",
     "text",
-    "service_tier",
     "previous_response_id",
     "conversation",
     "prompt",
@@ -161,7 +160,7 @@ pub(super) fn read<'a>(
         is_in_program: false,
     };
     let members = Members::read(text, &begun, &MEMBERS, "input", |walk| items.item(walk))?;
-    let [model_raw, instructions, input, stream_raw, most, tools, format, _, _, conversation, _] =
+    let [model_raw, instructions, input, stream_raw, most, tools, format, _, conversation, prompt] =
         members.values;
     let [metadata, client_metadata, cache_key, _] = members.labels;
     let mut messages = Vec::with_capacity(items.messages.len() + 1);
@@ -178,9 +177,14 @@ pub(super) fn read<'a>(
         Some(raw) if raw.starts_with('"') => messages.extend(members.spans[2]),
         Some(_) => return Err(wrong("input", "a string or a list of items")),
     }
-    let state = STATE.iter().zip(&members.values[8..]).find(|(_, raw)| is_given(raw));
+    let state = STATE.iter().zip(&members.values[7..]).find(|(_, raw)| is_given(raw));
     let format = format.and_then(format_of);
-    let extras = [(ExtraKind::Tools, tools), (ExtraKind::ResponseFormat, format)];
+    let variables = prompt.and_then(|raw| json::member(raw, "variables"));
+    let extras = [
+        (ExtraKind::Tools, tools),
+        (ExtraKind::ResponseFormat, format),
+        (ExtraKind::Content, variables),
+    ];
     Ok(Request {
         protocol: Protocol::Responses,
         text,

@@ -214,7 +214,7 @@ impl Fields {
 }
 
 /// Passes the fields of a line to `take`, each as its place and a hash of both, and the number of fields as
-/// one more. Numbers count by their length, and other words with digits as one.
+/// one more. Numbers count by their length, but for those of three digits, and other words with digits as one.
 fn fields(line: &str, mut take: impl FnMut(usize, u64)) {
     const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut pass = |place: usize, value: u64| {
@@ -239,7 +239,8 @@ fn fields(line: &str, mut take: impl FnMut(usize, u64)) {
         }
         let value = match (has_digit, has_letter) {
             (true, true) => 1,
-            (true, false) => 2 + (at - start) as u64,
+            // Of three digits are the states of servers and programs.
+            (true, false) if at - start != 3 => 2 + (at - start) as u64,
             _ => xxh3_64(&bytes[start..at]),
         };
         pass(count, value);

@@ -27,6 +27,8 @@ pub enum Unfit {
     },
     /// It is no text: mostly symbols, or one line over and over.
     Garbage,
+    /// The model says that it will not.
+    Refused,
 }
 
 impl Unfit {
@@ -36,6 +38,7 @@ impl Unfit {
             Self::Empty => "empty",
             Self::Oversized { .. } => "oversized",
             Self::Garbage => "garbage",
+            Self::Refused => "refused",
         }
     }
 }
@@ -48,6 +51,7 @@ impl fmt::Display for Unfit {
                 write!(formatter, "the summary has {tokens} tokens, {cap_tokens} at most")
             }
             Self::Garbage => write!(formatter, "the summary is no text"),
+            Self::Refused => write!(formatter, "the model refused to summarise"),
         }
     }
 }
@@ -68,6 +72,9 @@ pub fn check(answer: &str, encoding: Encoding, cap_tokens: u64) -> Result<String
     }
     if is_garbage(&text) {
         return Err(Unfit::Garbage);
+    }
+    if is_refusal(&text) {
+        return Err(Unfit::Refused);
     }
     let text = cap(&text, encoding, cap_tokens);
     if text.is_empty() { Err(Unfit::Empty) } else { Ok(text) }
@@ -138,6 +145,28 @@ fn unwrapped(answer: &str) -> &str {
     inner.map_or(answer, |(_, text)| text)
 }
 
+/// Length up to which a text may be a refusal alone, in bytes.
+const MAX_REFUSAL_BYTES: usize = 400;
+/// Words with which models begin to refuse.
+const REFUSALS: [&str; 10] = [
+    "i'm sorry, but",
+    "i’m sorry, but",
+    "i am sorry, but",
+    "sorry, but i",
+    "i can't",
+    "i can’t",
+    "i cannot",
+    "i'm unable to",
+    "i am unable to",
+    "i won't",
+];
+
+/// Returns whether a short text begins as refusals do.
+fn is_refusal(text: &str) -> bool {
+    let start: String = text.chars().take(40).collect::<String>().to_lowercase();
+    text.len() <= MAX_REFUSAL_BYTES && REFUSALS.iter().any(|own| start.starts_with(own))
+}
+
 /// Returns whether a text is mostly symbols, or mostly one line over and over.
 fn is_garbage(text: &str) -> bool {
     let (mut words, mut all) = (0, 0);
@@ -168,6 +197,7 @@ mod tests {
             (&*long, "oversized"),
             ("{}[]();:<>//**&&%%$$##@@!!", "garbage"),
             (&*looping, "garbage"),
+            ("I'm sorry, but I can't help with that.", "refused"),
         ] {
             let unfit = check(answer, ENCODING, 100).expect_err(answer);
             assert_eq!(unfit.word(), word, "{answer:?}: {unfit}");
