@@ -27,8 +27,7 @@ use crate::proxy::settle::record::Outcome;
 use crate::proxy::settle::settlement::{self, End, Held, Known};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
-use weir_engine::wire::allowance::Allowance;
-use weir_engine::wire::allowance::searches_unasked;
+use weir_engine::wire::allowance::{Allowance, searches_unasked};
 use weir_store::budget::{Compaction, Kind, Price};
 use weir_store::ledger::{self, Attribution, DAY_MS, Flags, Intent, RequestId, Settlement};
 use weir_store::{Store, StoreError, Tenant, now_ms};
@@ -541,7 +540,11 @@ impl Journal {
             return;
         }
         let alias = (intent.caller.tenant, (intent.upstream.clone(), own.to_owned()));
-        self.state.answered.insert(&alias, (answered.to_owned(), Instant::now()));
+        let is_recent =
+            |(known, at): &(String, Instant)| known == answered && at.elapsed() < ANSWERED_FOR / 2;
+        if !self.state.answered.get(&alias).as_ref().is_some_and(is_recent) {
+            self.state.answered.insert(&alias, (answered.to_owned(), Instant::now()));
+        }
     }
 
     /// Returns the prices that a request may be billed at: its own, that of the model that answered the last
