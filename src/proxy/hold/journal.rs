@@ -533,10 +533,10 @@ impl Journal {
         answered.map_or(own, |(answered, _)| self.counted_as(upstream, &answered))
     }
 
-    /// Remembers the model that answered for another name, if there are budgets.
+    /// Remembers the model that answered for another name.
     fn note_answered(&self, intent: &Intent, asked: Option<&str>, answered: &str) {
         let own = asked.unwrap_or(&intent.model);
-        if intent.held_nano_usd.is_none() || answered == own {
+        if answered == own {
             return;
         }
         let alias = (intent.caller.tenant, (intent.upstream.clone(), own.to_owned()));
@@ -681,10 +681,12 @@ impl Account {
         }
         let mut intent = Arc::clone(&self.intent);
         if let Some(model) = &ended.metered.model {
-            journal.note_answered(&intent, self.asked.as_deref(), model);
             // Without a price of its own it is billed, and counts, as what answered.
             let price = |answered| journal.price(&intent.upstream, answered, &intent.model);
             let is_alias = price(None).is_none() && price(Some(model)).is_some();
+            if is_alias || intent.held_nano_usd.is_some() {
+                journal.note_answered(&intent, self.asked.as_deref(), model);
+            }
             if intent.model.is_empty() || is_alias {
                 let counted = journal.counted_as(&intent.upstream, model);
                 Arc::make_mut(&mut intent).model = counted;
