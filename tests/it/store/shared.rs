@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -184,9 +185,10 @@ async fn every_request_counts_once_however_often_connections_end() {
         let url = format!("{}&application_name={}", place.url(), "weir_cut");
         Store::connect(&url).expect("the schema is there")
     });
+    let written = Arc::new(AtomicU64::new(0));
     let mut settling = tokio::task::JoinSet::new();
     for lane in 0..8 {
-        let store = stores[lane as usize % 2].clone();
+        let (store, written) = (stores[lane as usize % 2].clone(), Arc::clone(&written));
         settling.spawn(async move {
             for number in (lane..REQUESTS).step_by(8) {
                 let (opening, ending) = (store.clone(), store.clone());
@@ -199,17 +201,25 @@ async fn every_request_counts_once_however_often_connections_end() {
                     async move { store.settle_request(Arc::new(intent(number)), complete()).await }
                 };
                 eventually(DEADLINE, open, Result::is_ok).await.expect("it was opened");
+                written.fetch_add(1, Ordering::Relaxed);
                 eventually(DEADLINE, end, Result::is_ok).await.expect("it was settled");
+                written.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
     let ends = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                 WHERE application_name = 'weir_cut'";
-    let mut ended = 0;
+    let (mut ended, mut seen) = (0, 0);
     while !settling.is_empty() {
         tokio::select! {
             done = settling.join_next() => done.expect("there is one").expect("it does not panic"),
-            () = tokio::task::yield_now() => ended += place.number(ends),
+            () = tokio::task::yield_now() => {
+                // Each time something was written, so that all is in the end.
+                let now = written.load(Ordering::Relaxed);
+                if std::mem::replace(&mut seen, now) < now {
+                    ended += place.number(ends);
+                }
+            }
         }
     }
     assert!(ended > 0);
