@@ -200,7 +200,8 @@ impl Allowance {
 
     /// Reads a list of models, or of requests to them.
     fn fallbacks(&mut self, raw: &str) {
-        let listed = json::elements(raw).unwrap_or_default().into_iter().take(MAX_FALLBACKS);
+        let most = MAX_FALLBACKS.saturating_sub(self.fallbacks.len());
+        let listed = json::elements(raw).unwrap_or_default().into_iter().take(most);
         let names =
             listed.filter_map(|raw| json::string(json::member(raw, "model").unwrap_or(raw)));
         self.fallbacks.extend(names.map(Cow::into_owned));
@@ -237,7 +238,8 @@ impl Allowance {
         let most = all("max_uses").filter(|_| protocol == Some(Protocol::Messages));
         let most = most.map(|raw| json::count(raw).unwrap_or(u64::MAX)).max().unwrap_or(u64::MAX);
         // An advisor is another model.
-        self.fallbacks.extend(member("model").and_then(json::string).map(Cow::into_owned));
+        let model = member("model").filter(|_| self.fallbacks.len() < MAX_FALLBACKS);
+        self.fallbacks.extend(model.and_then(json::string).map(Cow::into_owned));
         let is_search = kind.contains("web_search") || kind.is_empty();
         let calls = if is_search { &mut self.searches } else { &mut self.tool_calls };
         *calls = calls.saturating_add(most);
@@ -595,6 +597,9 @@ mod tests {
         assert_eq!(of(thinking).thinking_tokens, 5000);
         assert_eq!(of(r#"{"extra_body":{"thinking":{"budget_tokens":7}}}"#).thinking_tokens, 7);
         assert_eq!(of(r#"{"tools":[{"type":"advisor_20260301","model":"m"}]}"#).fallbacks, ["m"]);
+        let advisors = vec![r#"{"type":"advisor_20260301","model":"m"}"#; MAX_FALLBACKS].join(",");
+        let many = of(&format!(r#"{{"models":["a","b"],"tools":[{advisors}]}}"#));
+        assert_eq!(many.fallbacks.len(), MAX_FALLBACKS, "a body chooses their number");
         assert_eq!(of(r#"{"models":["a",{"model":"b"}]}"#).fallbacks, ["a", "b"]);
     }
 
