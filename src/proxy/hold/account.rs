@@ -55,6 +55,12 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Whether the whole answer came, and was none of a failure.
+    pub fn is_seen_success(&self) -> bool {
+        let is_success = self.status.is_some_and(|status| (200..300).contains(&status));
+        is_success && self.end == End::Seen && self.metered.done
+    }
+
     /// Describes a request whose process ended before it did.
     pub fn killed() -> Self {
         Self {

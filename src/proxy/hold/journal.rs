@@ -2,12 +2,13 @@
 //! before its caller sees the end. Entries left open by a kill are settled at the next start, by
 //! rule. Relays nothing and decides nothing about requests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -18,6 +19,7 @@ use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account::{Ended, JournalEntry, OWN_ANSWER};
 use crate::proxy::hold::bound::{self, Unread};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding};
+use crate::proxy::hold::deferred::Deferred;
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
 use crate::proxy::plan::shared::shown;
@@ -25,11 +27,14 @@ use crate::proxy::plan::{Job, Planned, Planner};
 use crate::proxy::send::INLINE_BODY_BYTES;
 use crate::proxy::settle::record::Outcome;
 use crate::proxy::settle::settlement::{self, End, Held, Known};
+use crate::upstream::Route;
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::allowance::{Allowance, searches_unasked};
 use weir_store::budget::{Compaction, Kind, Price};
-use weir_store::ledger::{self, Attribution, DAY_MS, Flags, Intent, RequestId, Settlement};
+use weir_store::ledger::{
+    self, Attribution, DAY_MS, Flags, Intent, RequestId, RequestQuery, Settlement,
+};
 use weir_store::{Store, StoreError, Tenant, now_ms};
 
 /// Maximum number of ended processes' requests settled in one batch.
@@ -61,10 +66,16 @@ pub struct JournalState {
     behind: Arc<Semaphore>,
     /// Ends of requests that could not be written.
     late: Mutex<Vec<Late>>,
+    /// Whether a task writes them.
+    is_catching_up: AtomicBool,
     /// Models without a price that were already warned about.
     unpriced: Warned,
     metrics: Arc<Metrics>,
     conversations: ConversationKey,
+    /// Responses that are finished in the background.
+    deferred: Deferred,
+    /// When the newest entry began, as first seen, and the time of that look.
+    newest: OnceCell<(u64, Instant)>,
     /// Model that last answered a tenant's requests to an upstream for another name, and when: its price is
     /// billed.
     answered: Cache<Alias, (String, Instant)>,
@@ -94,10 +105,28 @@ impl JournalState {
             budgets,
             behind: Arc::new(Semaphore::new(MAX_BEHIND as usize)),
             late: Mutex::default(),
+            is_catching_up: AtomicBool::new(false),
             unpriced: Warned::default(),
             metrics: Arc::default(),
+            deferred: Deferred::default(),
+            newest: OnceCell::new(),
             answered: Cache::new(MAX_ALIASES),
         }
+    }
+
+    /// Returns the time by which the age of entries is judged: a clock that is wrong when weir starts must not
+    /// make all of them old.
+    async fn plausible_now_ms(&self) -> u64 {
+        let look = async || {
+            let query = RequestQuery { limit: Some(1), ..RequestQuery::default() };
+            let newest = self.store.requests(query).await.ok()?.first()?.begun_ms;
+            Some((newest, Instant::now()))
+        };
+        let look = || async { look().await.ok_or(()) };
+        // Without an entry nothing is old.
+        let Ok((newest_ms, at)) = self.newest.get_or_try_init(look).await else { return 0 };
+        let since_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        now_ms().min(newest_ms.saturating_add(since_ms).saturating_add(DAY_MS))
     }
 
     /// Removes the entry of a request that was never sent or used nothing, now or once the store can be
@@ -120,9 +149,47 @@ impl JournalState {
     }
 
     fn keep(&self, unwritten: impl IntoIterator<Item = Late>) {
-        if let Ok(mut late) = self.late.lock() {
-            late.extend(unwritten);
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.extend(unwritten);
+        if late.len() > MAX_LATE {
+            let requests = late.len() - MAX_LATE;
             late.truncate(MAX_LATE);
+            tracing::warn!(
+                target: "weir::ledger",
+                requests,
+                "the store cannot be written, and no more ends of requests are kept: these are settled by \
+                 rule at the next start"
+            );
+        }
+    }
+
+    /// Writes the ends that could not be written before, in the background: the store has just taken
+    /// something.
+    fn catch_up_behind(self: &Arc<Self>) {
+        let has_late = !self.late.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        if has_late && !self.is_catching_up.swap(true, Ordering::AcqRel) {
+            let (own, place) = (Arc::clone(self), Arc::clone(&self.behind).try_acquire_owned());
+            tokio::spawn(async move {
+                own.catch_up().await;
+                own.is_catching_up.store(false, Ordering::Release);
+                drop(place);
+            });
+        }
+    }
+
+    /// Writes the ends of requests that could not be written before.
+    async fn catch_up(&self) {
+        let late = std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut late = late.into_iter();
+        while let Some(one) = late.next() {
+            let is_written = match one {
+                Late::Settled(intent, settlement) => self.settle(intent, settlement).await,
+                Late::Released(id) => self.release(id).await,
+            };
+            if !is_written {
+                self.keep(late);
+                return;
+            }
         }
     }
 }
@@ -353,13 +420,17 @@ impl Journal {
             is_billed: entry.is_billed,
             is_written,
             holding: Some(holding),
+            deferred: None,
         };
         if !is_written {
             return Ok(Some(account));
         }
         let mut unsent = Unsent { journal: self, id: Some(account.id()) };
         match self.state.store.open_request(&account.intent).await {
-            Ok(()) => self.state.budgets.check_held(account.holding.as_ref()).await?,
+            Ok(()) => {
+                self.state.catch_up_behind();
+                self.state.budgets.check_held(account.holding.as_ref()).await?;
+            }
             Err(error) if self.config.ledger.on_failure == OnFailure::Closed => {
                 return Err(unwritten(error));
             }
@@ -371,7 +442,8 @@ impl Journal {
 
     /// Settles requests that ended processes left open, and deletes expired entries.
     pub async fn tend(&self) {
-        self.catch_up().await;
+        self.state.catch_up().await;
+        self.settle_deferred(false).await;
         match self.recover().await {
             Ok(0) => {}
             Ok(requests) => tracing::warn!(
@@ -385,7 +457,8 @@ impl Journal {
         // If it fails, requests that wait repeat it.
         let _ = self.state.budgets.follow().await;
         let ledger = &self.config.ledger;
-        let before = |days: u64| now_ms().saturating_sub(days.saturating_mul(DAY_MS));
+        let now_ms = self.state.plausible_now_ms().await;
+        let before = |days: u64| now_ms.saturating_sub(days.saturating_mul(DAY_MS));
         let (rows_ms, sums_ms) =
             (before(ledger.retention_days), before(ledger.sums_retention_days));
         match self.state.store.prune_requests(rows_ms, sums_ms).await {
@@ -482,26 +555,23 @@ impl Journal {
         settlement
     }
 
-    /// Writes the ends of requests that could not be written before.
-    async fn catch_up(&self) {
-        let late =
-            self.state.late.lock().map(|mut late| std::mem::take(&mut *late)).unwrap_or_default();
-        let mut late = late.into_iter();
-        while let Some(one) = late.next() {
-            let is_written = match one {
-                Late::Settled(intent, settlement) => self.state.settle(intent, settlement).await,
-                Late::Released(id) => self.state.release(id).await,
-            };
-            if !is_written {
-                self.state.keep(late);
-                return;
-            }
+    /// Returns the account of a response in the background, to which a request of `tenant` may have the end.
+    pub fn deferred(&self, tenant: Tenant, response: &str) -> Option<Account> {
+        let (account, ended) = self.state.deferred.take(tenant, response)?;
+        Some(Account { deferred: Some(Box::new((response.to_owned(), ended))), ..account })
+    }
+
+    /// Settles responses by rule that nobody has asked for in time, or all.
+    async fn settle_deferred(&self, all: bool) {
+        for (account, ended) in self.state.deferred.take_late(all) {
+            account.settle_now(ended).await;
         }
     }
 
     /// Waits, within bounds, for background settlements.
     pub async fn finish(&self) {
-        self.catch_up().await;
+        self.settle_deferred(true).await;
+        self.state.catch_up().await;
         let all = self.state.behind.acquire_many(MAX_BEHIND);
         if tokio::time::timeout(BEHIND_TIMEOUT, all).await.is_err() {
             tracing::warn!(target: "weir::ledger", "shut down before all requests were settled");
@@ -628,6 +698,8 @@ pub struct Account {
     is_written: bool,
     /// Its hold, until that is settled.
     holding: Option<Holding>,
+    /// Response in the background that a later request asks for, and how the request before it ended.
+    deferred: Option<Box<(String, Ended)>>,
 }
 
 impl Account {
@@ -639,6 +711,32 @@ impl Account {
     /// Records how the request ended, and returns its cost once that is written. If it is dropped
     /// before, as by a caller that leaves at the last moment, it continues in the background.
     pub async fn settle(self, ended: Ended) -> Cost {
+        match self.unless_deferred(ended) {
+            Some((account, ended)) => account.settle_now(ended).await,
+            None => Cost::default(),
+        }
+    }
+
+    /// Settles in the background, if nobody can wait for it.
+    pub fn settle_behind(self, ended: Ended) {
+        drop(Rest { unsettled: self.unless_deferred(ended) });
+    }
+
+    /// Keeps the account of a response that is not finished; returns that of any other request.
+    fn unless_deferred(mut self, ended: Ended) -> Option<(Self, Ended)> {
+        let pending =
+            ended.metered.pending.clone().filter(|_| self.intent.route == Route::Responses.name());
+        let (response, ended) = match (pending, self.deferred.take()) {
+            (Some(response), _) => (response, ended),
+            // What was asked for did not come: as before.
+            (None, Some(before)) if !ended.is_seen_success() => *before,
+            (None, _) => return Some((self, ended)),
+        };
+        let (tenant, state) = (self.intent.caller.tenant, Arc::clone(&self.journal.state));
+        state.deferred.park((tenant, response), self, ended).err().map(|parked| *parked)
+    }
+
+    async fn settle_now(self, ended: Ended) -> Cost {
         let mut rest = Rest { unsettled: Some((self, ended)) };
         let settled = match &rest.unsettled {
             Some((account, ended)) => account.write(ended).await,
@@ -651,11 +749,6 @@ impl Account {
             cost_nano_usd: settlement.cost_nano_usd,
             saved_nano_usd: settlement.saved_nano_usd,
         })
-    }
-
-    /// Settles in the background, if nobody can wait for it.
-    pub fn settle_behind(self, ended: Ended) {
-        drop(Rest { unsettled: Some((self, ended)) });
     }
 
     /// Replaces the request's hold by the actual cost.

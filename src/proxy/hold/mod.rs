@@ -3,5 +3,6 @@
 pub mod account;
 pub mod bound;
 pub mod budgets;
+pub mod deferred;
 pub mod journal;
 pub mod prices;

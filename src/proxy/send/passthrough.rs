@@ -172,9 +172,14 @@ impl Exchange for Passthrough<'_> {
         let mut outbound = self.outbound();
         let (settings, attempt) = (self.settings, &self.current);
         let model = attempt.model.clone();
+        let named = response_name(outbound.target.path());
+        let deferred = named.and_then(|name| settings.journal.deferred(self.tenant, name));
         let (origin, plan_ms) = (record.attribution(), record.plan_ms());
         let entry = JournalEntry::passed(record.caller(), &outbound, model, origin, plan_ms);
-        if let Some(mut entry) = entry {
+        if deferred.is_some() {
+            outbound.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            record.account(deferred);
+        } else if let Some(mut entry) = entry {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
             let queued = Instant::now();
             let body = match &self.request.body {
@@ -366,6 +371,12 @@ pub fn is_unread(method: &Method, target: &Target) -> bool {
     let endpoint = target.endpoint();
     *method == Method::POST
         && matches!(endpoint, Endpoint::Route(route) if route.is_unread_conversation())
+}
+
+/// Returns the response that a path asks for.
+fn response_name(path: &str) -> Option<&str> {
+    let (_, name) = path.rsplit_once("/responses/")?;
+    Some(name.strip_suffix("/cancel").unwrap_or(name))
 }
 
 fn content_type(headers: &HeaderMap) -> &str {

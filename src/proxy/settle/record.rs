@@ -359,6 +359,8 @@ impl Record {
         let rounds = &self.accounts.rounds;
         let reported = match rounds.is_in_answer {
             true => Some(0),
+            // What is read again was used by an earlier request.
+            false if self.origin.method == Method::GET => Some(0),
             false => {
                 let counted = |usage| self.accounts.admission.counted_tokens(usage);
                 self.metered.usage.and_then(counted)

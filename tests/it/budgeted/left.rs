@@ -154,25 +154,17 @@ async fn a_stream_that_is_cut_or_left_spends_its_hold() {
 }
 
 #[tokio::test]
-async fn pictures_speech_and_answers_in_the_background_spend_their_hold() {
-    let queued = r#"{"id":"resp_1","status":"queued","background":true,"error":null,"output":[],"usage":null}"#;
-    for (path, is_background, answer) in [
-        ("/v1/images/generations", false, answered(r#"{"data":[{"b64_json":"AAAA"}]}"#)),
-        ("/v1/responses", true, answered(queued)),
+async fn pictures_and_speech_spend_their_hold() {
+    for (path, answer) in [
+        ("/v1/images/generations", answered(r#"{"data":[{"b64_json":"AAAA"}]}"#)),
         (
             "/v1/audio/speech",
-            false,
             "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: 3\r\n\r\nabc"
                 .to_owned(),
         ),
     ] {
         let mut held = Held::start(|_| {}).await;
-        let mut body = json!({"model": MODEL, "input": "a text ".repeat(100)});
-        if is_background {
-            body["background"] = json!(true);
-        } else {
-            body["prompt"] = json!("a picture");
-        }
+        let body = json!({"model": MODEL, "input": "a text ".repeat(100), "prompt": "a picture"});
         let mut wire = Wire::connect(held.weir.address).await;
         wire.send(post(path, &format!("{KEY}connection: close\r\n"), body.to_string())).await;
         let seen = held.upstream.next().await;
@@ -184,6 +176,97 @@ async fn pictures_speech_and_answers_in_the_background_spend_their_hold() {
         assert!(row.settlement.flags.any(Flags::ESTIMATED), "{path}: {row:?}");
         assert!(spent > 0 && Some(spent) == row.settlement.cost_nano_usd, "{path}: {row:?}");
     }
+}
+
+/// An answer of Responses in this state.
+fn response(status: &str, usage: &Value) -> Value {
+    json!({"id": "resp_1", "object": "response", "model": MODEL, "status": status, "background": true,
+           "error": null, "output": [], "usage": usage})
+}
+
+/// A response in the background: its hold stays, whatever other requests find, until one has its usage.
+#[tokio::test]
+async fn a_response_in_the_background_is_settled_by_the_request_that_has_its_end() {
+    for is_stream in [false, true] {
+        let mut held = Held::start(|_| {}).await;
+        let body = json!({"model": MODEL, "input": "a text ".repeat(100), "background": true,
+                          "stream": is_stream});
+        let headers = format!("{KEY}connection: close\r\n");
+        let ask = async |held: &mut Held, request: Vec<u8>, answer: String| {
+            let mut wire = Wire::connect(held.weir.address).await;
+            wire.send(request).await;
+            held.upstream.next().await.answer(answer);
+            let head = wire.head().await.expect("a head");
+            head.split(' ').nth(1).and_then(|status| status.parse().ok())
+        };
+        let get = |path: &str| bare("GET", path, &headers).into_bytes();
+        let queued = response("queued", &Value::Null);
+        let begun = match is_stream {
+            false => answered(&queued.to_string()),
+            // It breaks off behind its first words.
+            true => {
+                let events = format!(
+                    "event: response.created\ndata: {}\n\n\
+                     event: response.output_text.delta\ndata: {}\n\n",
+                    json!({"type": "response.created", "response": queued}),
+                    json!({"type": "response.output_text.delta", "delta": "hm"})
+                );
+                // No chunk begins so: it is cut there.
+                format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                     transfer-encoding: chunked\r\n\r\n{:x}\r\n{events}\r\n!\r\n",
+                    events.len()
+                )
+            }
+        };
+        ask(&mut held, post("/v1/responses", &headers, body.to_string()).into_bytes(), begun).await;
+        let open = eventually(DEADLINE, async || held.amounts().await, |[_, held]| *held > 0).await;
+        assert_eq!(open[0], 0, "{open:?}");
+        let working = response("in_progress", &Value::Null).to_string();
+        let missing =
+            "HTTP/1.1 404 No\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+        for (path, answer, status) in [
+            ("/v1/responses/resp_1", answered(&working), 200),
+            ("/v1/responses/resp_1?include[]=x", missing.to_owned(), 404),
+            (
+                "/v1/responses/resp_2",
+                answered(&response("completed", &json!(null)).to_string()),
+                200,
+            ),
+        ] {
+            assert_eq!(ask(&mut held, get(path), answer).await, Some(status), "{path}");
+            assert_eq!(held.amounts().await, open, "{path}");
+        }
+        let done = response("completed", &json!({"input_tokens": 1000, "output_tokens": 2000}));
+        for _ in 0..2 {
+            let answer = answered(&done.to_string());
+            assert_eq!(ask(&mut held, get("/v1/responses/resp_1"), answer).await, Some(200));
+            let (row, spent) = held.settled().await;
+            // $.15 and $.60 per million tokens, and once.
+            assert_eq!(spent, 1000 * 150 + 2000 * 600, "{row:?}");
+            assert_eq!(row.settlement.cost_nano_usd, Some(spent));
+            assert!(!row.settlement.flags.any(Flags::ESTIMATED | Flags::USAGE_MISSING), "{row:?}");
+        }
+    }
+}
+
+/// Nobody asks for it: what was held is its cost at the latest when weir ends.
+#[tokio::test]
+async fn a_response_that_nobody_asks_for_costs_what_was_held() {
+    let mut held = Held::start(|_| {}).await;
+    let body = json!({"model": MODEL, "input": "a text", "background": true});
+    let mut wire = Wire::connect(held.weir.address).await;
+    wire.send(post("/v1/responses", &format!("{KEY}connection: close\r\n"), body.to_string()))
+        .await;
+    held.upstream.next().await.answer(answered(&response("queued", &Value::Null).to_string()));
+    assert_eq!(wire.message().await.expect("an answer").status(), 200);
+    drop(wire);
+    let [_, most] =
+        eventually(DEADLINE, async || held.amounts().await, |[_, held]| *held > 0).await;
+    held.weir.renewal.proxy().journal().finish().await;
+    let (row, spent) = held.settled().await;
+    assert!(row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
+    assert_eq!((spent, row.settlement.cost_nano_usd), (most, Some(most)), "{row:?}");
 }
 
 #[tokio::test]
