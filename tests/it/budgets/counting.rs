@@ -6,7 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use weir_store::budget::Ask;
-use weir_store::counters::{Counters, NoRoom, Spending};
+use weir_store::counters::{Counters, NoRoom, Reservation, Spending};
+use weir_store::ledger::DAY_MS;
 use weir_store::now_ms;
 
 use super::places::{
@@ -200,6 +201,57 @@ async fn a_budget_counts_who_was_under_way_when_it_was_set(place: impl Place) {
     assert_eq!(figures(&other, &budget).await, (90, 0));
 }
 
+/// Spends one at this time in a budget of ten, if it has room.
+async fn spends(place: &impl Place, counters: &Counters, id: &str, at_ms: u64) -> bool {
+    let reservation = Reservation {
+        id: id_at(at_ms),
+        begun_ms: at_ms,
+        applied: vec![budget(id, 10)],
+        ask: firm(1),
+        patience: Duration::ZERO,
+    };
+    match counters.reserve(reservation, owner()).await {
+        Ok(granted) => {
+            write_down(&place.store(), intent(granted.held.id(), at_ms), 1).await;
+            granted.held.settle(tokens(1)).await;
+            true
+        }
+        Err(NoRoom::Exhausted(_)) => false,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+async fn a_clock_that_is_set_gives_no_window_twice(place: impl Place) {
+    let counters = place.instance();
+    let now = now_ms() / DAY_MS * DAY_MS + DAY_MS / 2;
+    for (at, id) in [(now, "all/tokens/day"), (now + 40 * DAY_MS, "all/tokens/24h")] {
+        for nth in 0..12 {
+            assert_eq!(spends(&place, &counters, id, at).await, nth < 10, "{id}: {nth}");
+        }
+        // It jumps ahead and back, and once more only to look.
+        let ahead = at + 2 * DAY_MS;
+        for _ in 0..3 {
+            assert!(spends(&place, &counters, id, ahead).await, "{id}: a later window");
+        }
+        assert!(!spends(&place, &counters, id, at).await, "{id}: back again");
+        let looked = counters.statuses(vec![budget(id, 10)], ahead).await.expect("it is counted");
+        assert_eq!(looked[0].count.spent, 3, "{id}");
+        assert!(!spends(&place, &counters, id, at).await, "{id}: after a look");
+        // A count that begins under a clock that is behind, or ahead.
+        let behind = id.replace("all", "team:t");
+        assert!(!spends(&place, &counters, &behind, at - DAY_MS).await, "{behind}: behind");
+        assert!(!spends(&place, &counters, &behind, at).await, "{behind}: corrected");
+        let before = id.replace("all", "model:m");
+        assert!(spends(&place, &counters, &before, ahead).await, "{before}: ahead");
+        assert!(!spends(&place, &counters, &before, at).await, "{before}: corrected");
+        // Two clocks that stay different read it again no more than once.
+        for (nth, at) in [at - DAY_MS, at, ahead].into_iter().cycle().take(9).enumerate() {
+            let can = spends(&place, &counters, &before, at).await;
+            assert_eq!(can, nth % 3 == 2, "{before}: {nth}");
+        }
+    }
+}
+
 async fn windows_roll_over(place: impl Place) {
     const HOUR_MS: u64 = 60 * 60 * 1000;
     let counters = place.instance();
@@ -282,5 +334,6 @@ in_every_place!(
     what_is_under_way_counts_once
     a_budget_counts_who_was_under_way_when_it_was_set
     windows_roll_over
+    a_clock_that_is_set_gives_no_window_twice
     many_never_pass_a_limit
 );

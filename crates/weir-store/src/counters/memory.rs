@@ -14,11 +14,11 @@ use jiff::tz::TimeZone;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::budgets::{Applied, Spent, SpentQuery};
+use super::super::budgets::{Applied, Spent};
 use super::super::ledger::{Intent, RequestEnd, RequestId};
 use super::super::{Store, StoreError};
 use super::leader_lock::LeaderLock;
-use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
+use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending, read_past};
 use crate::budget::counter::{Count, Counter};
 use crate::budget::hold::{Share, decide};
 use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
@@ -127,9 +127,10 @@ impl Lease {
         Self { recorded, ..Self::empty(intent.begun_ms, owner) }
     }
 
-    /// Returns the amount that it holds in a counter which begins now.
+    /// Returns the amount that it holds in a counter which begins now, or again.
     fn held(&self, key: &Key) -> u64 {
-        self.recorded.map_or(0, |recorded| recorded.of(key.0.measure))
+        let held = self.parts.iter().find(|part| part.key == *key).map_or(0, |part| part.held);
+        self.recorded.map_or(0, |recorded| recorded.of(key.0.measure)).max(held)
     }
 }
 
@@ -335,7 +336,7 @@ impl Memory {
         loop {
             let missing = {
                 let mut state = self.state();
-                let missing = state.missing(applied);
+                let missing = state.missing(&self.zone, applied, now_ms);
                 // Copies grow old while others are read.
                 if missing.is_empty() || (is_read && !state.leads) {
                     return Ok(state.statuses(&self.zone, applied, now_ms));
@@ -360,22 +361,14 @@ impl Memory {
             let span = applied.budget.id.window.span(&self.zone, now_ms);
             let open = {
                 let mut state = self.state();
-                if state.is_loaded(&key) {
+                if state.is_loaded(&key, &span) {
                     continue;
                 }
-                state.begin(&self.zone, &key)
+                state.begin(&self.zone, &key, &span)
             };
             let _loading = Loading(self);
             let known = open.clone();
-            let query = SpentQuery {
-                scope: key.1.clone(),
-                measure: key.0.measure,
-                from_ms: span.first_ms,
-                bucket_ms: key.0.window.bucket_length_ms(),
-                open,
-                wants_open: true,
-            };
-            let past = self.store.spent(query).await?;
+            let past = read_past(&self.store, applied, &span, &self.zone, open).await?;
             self.state().complete(&self.zone, &key, &span, past, &known);
         }
         Ok(())
@@ -392,7 +385,7 @@ impl State {
         has_patience: bool,
         is_new: bool,
     ) -> Step {
-        let missing = self.missing(&wanted.applied);
+        let missing = self.missing(zone, &wanted.applied, wanted.begun_ms);
         if !missing.is_empty() {
             return Step::Load(missing);
         }
@@ -443,16 +436,21 @@ impl State {
         (rooms, keys)
     }
 
-    fn missing(&self, applied: &[Applied]) -> Vec<Applied> {
-        let is_missing = |applied: &&Applied| {
-            !self.is_loaded(&(applied.budget.id.clone(), applied.scope.clone()))
-        };
-        applied.iter().filter(is_missing).cloned().collect()
+    fn missing(&mut self, zone: &TimeZone, applied: &[Applied], now_ms: u64) -> Vec<Applied> {
+        let mut missing = Vec::new();
+        for applied in applied {
+            let span = self.spans.of(zone, applied.budget.id.window, now_ms);
+            if !self.is_loaded(&(applied.budget.id.clone(), applied.scope.clone()), &span) {
+                missing.push(applied.clone());
+            }
+        }
+        missing
     }
 
-    /// Whether a counter has its past spending. A copy of what another process counts grows old.
-    fn is_loaded(&self, key: &Key) -> bool {
-        let loaded_at = self.counters.get(key).and_then(|slot| slot.loaded_at);
+    /// Whether a counter has the past spending of `span`. A copy of what another process counts grows old.
+    fn is_loaded(&self, key: &Key, span: &Span) -> bool {
+        let slot = self.counters.get(key).filter(|slot| slot.counter.is_complete(span));
+        let loaded_at = slot.and_then(|slot| slot.loaded_at);
         loaded_at.is_some_and(|at| self.leads || at.elapsed() < COPY_LIFETIME)
     }
 
@@ -495,7 +493,7 @@ impl State {
 
     /// Starts a counter, gives every request under way a part in it, and returns those requests.
     /// Requests of other processes are read again from the journal.
-    fn begin(&mut self, zone: &TimeZone, key: &Key) -> Vec<RequestId> {
+    fn begin(&mut self, zone: &TimeZone, key: &Key, span: &Span) -> Vec<RequestId> {
         if self.counters.len() >= FORGET_ABOVE {
             self.forget();
         }
@@ -506,8 +504,9 @@ impl State {
         }
         self.ended = Some(HashSet::new());
         let slot = self.counters.entry(key.clone()).or_default();
-        // A counter that failed to load before, or was a copy, starts over.
-        slot.counter = Counter::default();
+        // A counter that failed to load before, was a copy, or lacks what the clock now needs starts over.
+        slot.counter = Counter::starting(span);
+        slot.loaded_at = None;
         let mut open = Vec::new();
         for (id, lease) in &mut self.leases {
             if lease.owner.scopes().name(key.1.kind) != Some(&key.1.name) {
@@ -536,7 +535,7 @@ impl State {
         let slot = self.counters.entry(key.clone()).or_default();
         slot.loaded_at = Some(Instant::now());
         for (bucket_ms, spent) in past.ended {
-            slot.counter.add_spent(bucket_ms.max(span.first_ms), spent);
+            slot.counter.add_spent(span, bucket_ms, spent);
         }
         let ended = self.ended.take().unwrap_or_default();
         let known: HashSet<RequestId> = known.iter().copied().collect();

@@ -17,12 +17,12 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::budgets::Applied;
+use super::budgets::{Applied, Spent, SpentQuery};
 use super::ledger::{KeyNames, RequestId, sanitise};
 use super::redis::Redis;
 use super::{Store, StoreError};
 use crate::budget::counter::Count;
-use crate::budget::{Ask, Budget, Measure, NanoUsd, Scope, Scopes};
+use crate::budget::{Ask, Budget, Measure, NanoUsd, Scope, Scopes, Span};
 use memory::Memory;
 use redis::RedisCounters;
 
@@ -43,6 +43,44 @@ pub struct Reservation {
     pub ask: Ask,
     /// Maximum time to wait for other requests.
     pub patience: Duration,
+}
+
+/// Number of windows after the current one whose spending is told apart: the last has all later ones.
+const LATER_WINDOWS: usize = 2;
+
+/// Reads a counter's initial value from the journal, without the requests in `open`: by bucket, and what was
+/// spent under a clock that was ahead by the window in which it counts.
+async fn read_past(
+    store: &Store,
+    applied: &Applied,
+    span: &Span,
+    zone: &TimeZone,
+    open: Vec<RequestId>,
+) -> Result<Spent, StoreError> {
+    let id = &applied.budget.id;
+    let from = |from_ms: u64, wants_open: bool| SpentQuery {
+        scope: applied.scope.clone(),
+        measure: id.measure,
+        from_ms,
+        bucket_ms: id.window.bucket_length_ms(),
+        open: open.clone(),
+        wants_open,
+    };
+    let mut past = store.spent(from(span.first_ms, true)).await?;
+    for (bucket_ms, _) in &mut past.ended {
+        *bucket_ms = span.first_ms.max(*bucket_ms);
+    }
+    let mut current = *span;
+    for _ in 0..LATER_WINDOWS {
+        let Some(next_ms) = id.window.ends_ms(&current) else { break };
+        let later = store.spent(from(next_ms, false)).await?.ended;
+        let later = later.iter().fold(0, |sum: u64, (_, spent)| sum.saturating_add(*spent));
+        let (Some((_, own)), 1..) = (past.ended.last_mut(), later) else { break };
+        *own = own.saturating_sub(later);
+        past.ended.push((next_ms, later));
+        current = id.window.span(zone, next_ms);
+    }
+    Ok(past)
 }
 
 /// The party that a request counts for, whether or not it has budgets.

@@ -14,10 +14,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::super::budgets::{Applied, Spent, SpentQuery};
+use super::super::super::budgets::{Applied, Spent};
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::super::{Store, StoreError};
-use super::super::Owner;
+use super::super::{Owner, read_past};
 use super::lease::{bucket_of, name_of, read_id, scopes};
 use super::scripts::{BEGIN, COVER, FINISH, SEEN};
 use super::{BATCH, RedisCounters, is_stale, ms, random};
@@ -55,6 +55,7 @@ impl RedisCounters {
     async fn begin(&self, applied: &Applied, now_ms: u64) -> Result<(), StoreError> {
         let _guard = self.loading.lock().await;
         let (name, token) = (name_of(applied), random()?);
+        let first_ms = applied.budget.id.window.span(&self.zone, now_ms).first_ms;
         let until = Instant::now() + self.options.grace + PATIENCE;
         while Instant::now() < until {
             let (generation, reply) = self
@@ -63,6 +64,7 @@ impl RedisCounters {
                         "key": name,
                         "scope": applied.scope.to_string(),
                         "token": token,
+                        "first": first_ms,
                         "lock_ms": ms(self.options.lock),
                         "grace_ms": ms(self.options.grace),
                     })
@@ -115,6 +117,7 @@ impl RedisCounters {
                         "key": name,
                         "token": token,
                         "seen": count,
+                        "first": applied.budget.id.window.span(&self.zone, now_ms).first_ms,
                         "spent": spent,
                         "underway": underway,
                         "lease_ms": 0,
@@ -169,18 +172,10 @@ async fn journal_state(
 ) -> Result<(Vec<Value>, Vec<Value>), StoreError> {
     let id = &applied.budget.id;
     let span = id.window.span(zone, now_ms);
-    let query = SpentQuery {
-        scope: applied.scope.clone(),
-        measure: id.measure,
-        from_ms: span.first_ms,
-        bucket_ms: id.window.bucket_length_ms(),
-        open,
-        wants_open: true,
-    };
-    let Spent { ended, open } = store.spent(query).await?;
-    let spent = ended.into_iter().map(|(bucket_ms, spent)| {
-        json!({ "bucket": bucket_ms.max(span.first_ms), "amount": spent.min(MAX_FIGURE) })
-    });
+    let Spent { ended, open } = read_past(store, applied, &span, zone, open).await?;
+    let spent = ended
+        .into_iter()
+        .map(|(bucket_ms, spent)| json!({ "bucket": bucket_ms, "amount": spent.min(MAX_FIGURE) }));
     let scope = applied.scope.to_string();
     let underway = open.into_iter().filter_map(|intent| {
         let scopes = scopes(&Owner::new(intent.caller.key.clone(), &intent.model));

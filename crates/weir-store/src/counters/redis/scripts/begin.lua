@@ -1,6 +1,7 @@
 -- Begins a count that is not there: it is empty, and nobody holds anything in it until it is loaded.
 -- Tells the requests under way that have no part of it, with when they began.
--- asked: key, scope, token, lock_ms, grace_ms.
+-- A count that is there without what the caller's clock needs begins again.
+-- asked: key, scope, token, first, lock_ms, grace_ms.
 if is_stale() then
   return { 'stale' }
 end
@@ -9,8 +10,8 @@ if age < asked.grace_ms then
   return { 'early', text(asked.grace_ms - age) }
 end
 local count = count_of(asked.key)
-local state = redis.call('HMGET', count, 'state', 'until')
-if state[1] == 'loaded' then
+local state = redis.call('HMGET', count, 'state', 'until', 'from')
+if state[1] == 'loaded' and tonumber(state[3] or '0') <= asked.first then
   return { 'loaded' }
 end
 if state[1] == 'loading' and tonumber(state[2]) > now then

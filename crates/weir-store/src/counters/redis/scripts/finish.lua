@@ -1,7 +1,7 @@
 -- Adds to a count what the journal has, and opens it, unless further requests got a part of it
 -- meanwhile. Requests that the journal has open hold the most that they may come to, also those of
 -- instances that have ended or have not registered them.
--- asked: key, token, seen (how many were left out), spent of bucket and amount, underway of id, begun_ms,
+-- asked: key, token, first, seen (how many were left out), spent of bucket and amount, underway of id, begun_ms,
 -- scopes, bucket and held, lease_ms (0: whoever sweeps looks at them at once), is_given_up.
 if is_stale() then
   return { 'stale' }
@@ -41,7 +41,7 @@ for _, request in ipairs(asked.underway) do
     hold(request.id, asked.key, request.bucket, request.held)
   end
 end
-redis.call('HSET', count, 'state', 'loaded')
+redis.call('HSET', count, 'state', 'loaded', 'from', text(asked.first))
 redis.call('HDEL', count, 'token', 'until')
 redis.call('DEL', seen_of(asked.key))
 return { 'loaded' }

@@ -6,7 +6,8 @@ if is_stale() then
 end
 local missing = { 'missing' }
 for _, part in ipairs(asked.parts) do
-  if redis.call('HGET', count_of(part.key), 'state') ~= 'loaded' then
+  local state = redis.call('HMGET', count_of(part.key), 'state', 'from')
+  if state[1] ~= 'loaded' or tonumber(state[2] or '0') > part.first then
     missing[#missing + 1] = part.key
   end
 end
@@ -21,7 +22,7 @@ end
 local function tally(part)
   local count = count_of(part.key)
   local fields = redis.call('HGETALL', count)
-  local spent, held, first, passed = 0, 0, -1, {}
+  local spent, held, first, passed, from = 0, 0, -1, {}, -1
   for at = 1, #fields, 2 do
     local kind, bucket = string.match(fields[at], '^([sh]):(%d+)$')
     bucket = tonumber(bucket)
@@ -29,6 +30,7 @@ local function tally(part)
       -- Another instance's clock may still count it.
       if part.lifetime_ms > 0 and bucket + part.lifetime_ms + hour < now then
         passed[#passed + 1] = fields[at]
+        from = math.max(from, bucket + 1)
       end
     elseif kind == 'h' then
       held = held + tonumber(fields[at + 1])
@@ -42,6 +44,7 @@ local function tally(part)
   end
   if #passed > 0 then
     redis.call('HDEL', count, unpack(passed))
+    redis.call('HSET', count, 'from', text(math.max(from, tonumber(redis.call('HGET', count, 'from') or '0'))))
   end
   return spent, held, first
 end
