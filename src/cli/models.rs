@@ -33,7 +33,7 @@ use serde_json::value::RawValue;
 use super::learned::{self, ForgetArgs, LearnedArgs};
 use crate::config::models::UNKNOWN_PRICE;
 use crate::config::names;
-use weir_store::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD};
+use weir_store::budget::price::{KINDS, Kind, MAX_TIERS, RATE_END_NANO_USD};
 use weir_store::budget::{Price, Rates, Tier, money};
 
 const EXAMPLES: &str = "\
@@ -203,7 +203,7 @@ fn read(name: &str, json: &str) -> Option<Model> {
     let output_tokens = listed.max_output_tokens.as_u64().filter(|&tokens| tokens > 0);
     let provider = listed.provider.unwrap_or_default();
     let limits = limits(&names::bare(name), &provider, input_tokens, output_tokens);
-    let price = price(json, is_embedding);
+    let price = price(json, is_embedding).map(|price| with_fees(names::bare(name).as_ref(), price));
     (is_used && named).then_some(Model { limits, price, provider })
 }
 
@@ -221,6 +221,37 @@ const COSTS: [&str; 10] = [
     "input_cost_per_image_token",
     "output_cost_per_image_token",
 ];
+
+/// Fees that lists leave out, by the beginning of a bare name, in the form of a catalogue: searches of the web
+/// in dollars per thousand, and sound per million tokens. Sources: the pages on pricing of Anthropic and OpenAI.
+const FEES: [(&str, &[(Kind, u64)]); 11] = [
+    ("claude-", &[(Kind::WebSearch, 10)]),
+    ("gpt-4o-search-preview", &[(Kind::WebSearch, 25)]),
+    ("gpt-4o-mini-search-preview", &[(Kind::WebSearch, 25)]),
+    ("gpt-audio-mini", &[(Kind::AudioInput, 10), (Kind::AudioOutput, 20)]),
+    ("gpt-audio", &[(Kind::AudioInput, 32), (Kind::AudioOutput, 64)]),
+    ("gpt-realtime-mini", &[(Kind::AudioInput, 10), (Kind::AudioOutput, 20)]),
+    ("gpt-realtime", &[(Kind::AudioInput, 32), (Kind::AudioOutput, 64)]),
+    ("gpt-4", &[(Kind::WebSearch, 25)]),
+    ("gpt-5", &[(Kind::WebSearch, 10)]),
+    ("o3", &[(Kind::WebSearch, 10)]),
+    ("o4", &[(Kind::WebSearch, 10)]),
+];
+
+/// Adds the fees that lists leave out.
+fn with_fees(name: &str, mut price: Price) -> Price {
+    let own = FEES.iter().find(|(start, _)| name.starts_with(start));
+    for (kind, dollars) in own.into_iter().flat_map(|(_, fees)| *fees) {
+        let all = price.tiers.iter_mut().map(|tier| &mut tier.rates).chain([&mut price.rates]);
+        for rates in all.filter(|rates| rates.get(*kind).is_none()) {
+            *rates = rates.with(*kind, dollars * NANO_USD);
+        }
+    }
+    price
+}
+
+/// Nano-dollars of a dollar.
+const NANO_USD: u64 = 1_000_000_000;
 
 /// Reads the price of one model of a list; `None` if it is unknown.
 fn price(json: &str, is_embedding: bool) -> Option<Price> {

@@ -166,11 +166,22 @@ impl Catalogue {
     pub fn billed_name(&self, model: &str) -> String {
         let candidates = names::candidates(model);
         if let Some((name, Some(_))) = self.priced(&candidates) {
-            return name.to_owned();
+            return self.without_date(name).to_owned();
         }
         let exact = candidates.iter().find_map(|name| self.entry(name)).map(|(name, _)| name);
         let exact = exact.filter(|name| names::is_same_price(&candidates[0], name));
         exact.unwrap_or(&candidates[0]).to_owned()
+    }
+
+    /// Returns the name of which `name` is a dated snapshot, if that is listed with a price; else itself. A
+    /// snapshot may have a price of its own, but counts as its model.
+    fn without_date<'n>(&'n self, name: &'n str) -> &'n str {
+        let shorter = names::beginnings(name).find(|(own, rest)| {
+            let has_price =
+                || self.priced(&[Cow::Borrowed(*own)]).is_some_and(|(_, price)| price.is_some());
+            names::is_date(rest) && has_price()
+        });
+        shorter.map_or(name, |(own, _)| own)
     }
 
     /// Returns the price of the first of these names that has one, and the name that it is listed under.

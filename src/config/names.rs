@@ -123,6 +123,15 @@ pub fn is_same_model(rest: &str) -> bool {
         && parts.all(|part| number(part) || tag(part))
 }
 
+/// Returns whether the rest after a known name is the date of a snapshot: `-2030-01-01`, `-20300101`, `-0101`.
+pub fn is_date(rest: &str) -> bool {
+    let digits = rest.bytes().filter(u8::is_ascii_digit).count();
+    let is_plain = rest[1..]
+        .split('-')
+        .all(|part| part.len() >= 2 && part.bytes().all(|byte| byte.is_ascii_digit()));
+    rest.starts_with(['-', '@']) && digits >= 4 && is_plain
+}
+
 /// Returns whether the model `name`, matched as `known`, has the same price. A fine-tuned model
 /// costs more than its base; a free offer costs nothing.
 pub fn is_same_price(name: &str, known: &str) -> bool {
@@ -273,6 +282,16 @@ mod tests {
         }
         for rest in ["-mini", "-5", "-audio-preview", "-2030-mini", "-", "."] {
             assert!(!is_same_model(rest), "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_date_is_that_of_a_snapshot() {
+        for rest in ["-2030-01-01", "-0613", "-20250929", "@20250929"] {
+            assert!(is_date(rest), "{rest}");
+        }
+        for rest in ["-latest", "-20250929-v1:0", ":free", "-5", "-001", "-4-5", "-32k", "-"] {
+            assert!(!is_date(rest), "{rest}");
         }
     }
 

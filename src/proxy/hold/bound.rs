@@ -2,7 +2,7 @@
 //! is made of. Each rule is stated in `docs/budgets.md`. Pure arithmetic.
 
 use super::budgets::Desired;
-use crate::upstream::Route;
+use crate::upstream::{Endpoint, Naming, Route};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::allowance::{Allowance, LEAST_THINKING_TOKENS};
 use weir_store::budget::{Ask, Kind, Most, OutputBound, Pieces, Price, ServiceTier};
@@ -40,20 +40,8 @@ pub struct Unread<'a> {
     pub most_output_tokens: u64,
 }
 
-/// First parts of paths that cost nothing.
-const FREE: [&str; 9] = [
-    "files",
-    "uploads",
-    "conversations",
-    "assistants",
-    "vector_stores",
-    "tokenize",
-    "detokenize",
-    "apply_template",
-    "weir",
-];
-/// Last parts of such paths.
-const FREE_ENDS: [&str; 3] = ["count_tokens", "input_tokens", "cancel"];
+/// First parts of paths that run no model and cost nothing, besides those that [`Naming::Nowhere`] knows.
+const FREE: [&str; 5] = ["assistants", "tokenize", "detokenize", "apply_template", "weir"];
 /// Paths that weir knows and cannot bound, as examples for the operator.
 pub const CLOSED: [&str; 7] = [
     "audio/transcriptions",
@@ -67,9 +55,13 @@ pub const CLOSED: [&str; 7] = [
 
 /// Whether a path that weir does not meter costs nothing.
 pub fn is_free(path: &str) -> bool {
-    let mut names = path.strip_prefix("v1/").unwrap_or(path).split('/');
-    let is_first = names.next().is_some_and(|first| FREE.contains(&first));
-    is_first || names.next_back().is_some_and(|last| FREE_ENDS.contains(&last))
+    let names: Vec<&str> = path.strip_prefix("v1/").unwrap_or(path).split('/').collect();
+    match Endpoint::of(&names) {
+        // A new container is a session with a fee.
+        Endpoint::Other(Naming::Nowhere) => names != ["containers"],
+        Endpoint::Count => true,
+        _ => FREE.contains(&names[0]) || names.last() == Some(&"cancel"),
+    }
 }
 
 /// Returns the route with this name.
@@ -107,8 +99,10 @@ pub fn conversation(
         }
         _ => prompt_tokens,
     };
-    let prompt_tokens = prompt_tokens.saturating_add(allowance.audio_tokens);
+    let more_tokens = allowance.audio_tokens + allowance.hidden_tokens + allowance.deferred_tokens;
+    let prompt_tokens = prompt_tokens.saturating_add(more_tokens);
     let prompt = Prompt::new(allowance, prompt_tokens, desired.window_tokens);
+    let image_tokens = prompt.pieces.images.saturating_mul(allowance.image_tool_tokens);
     let usual_tokens =
         usual_tokens.map_or(UNKNOWN_OUTPUT_TOKENS, |tokens| tokens.saturating_mul(SPARE));
     let may_clamp = clamps && desired.is_clampable;
@@ -124,8 +118,8 @@ pub fn conversation(
         thinking => thinking.min(LEAST_THINKING_TOKENS) + 1,
     };
     Ask {
-        money: prompt.cost(allowance, prices, 0),
-        prompt_tokens: prompt.all_tokens(),
+        money: prompt.cost(allowance, prices, image_tokens),
+        prompt_tokens: prompt.all_tokens().saturating_add(image_tokens),
         choices: answers(allowance),
         wanted_tokens,
         enough_tokens: usual_tokens.min(wanted_tokens),
@@ -254,7 +248,10 @@ impl Prompt {
             if allowance.has_image_output { tool_calls.max(answers(allowance)) } else { 0 };
         Self {
             tokens: if is_open { window_tokens.max(prompt_tokens) } else { prompt_tokens },
-            inferences: 1 + inferences + u64::from(allowance.may_compact),
+            inferences: 1
+                + inferences
+                + u64::from(allowance.may_compact)
+                + u64::from(allowance.deferred_tokens > 0),
             pieces: Pieces { web_searches, tool_calls, images, requests: 1, ..Pieces::default() },
             is_sound: false,
             is_image: false,

@@ -98,11 +98,12 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         }
         _ => usage,
     };
+    let lacks_search_fee = known.searches_unasked && !searches;
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
     let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
     let priced = known.price.filter(|_| has_fee || is_counted(&usage)).map(|price| {
         let (own, cost) = priced(price, &usage, metered);
-        (price, own, cost)
+        (price, own, Cost { partly: cost.partly || lacks_search_fee, ..cost })
     });
     let saved_nano_usd = priced.as_ref().and_then(|(price, own, _)| {
         let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage)?;

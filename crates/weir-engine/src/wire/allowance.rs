@@ -109,8 +109,32 @@ pub struct Allowance {
     pub characters: u64,
     /// Speed of speech, in thousandths; 0 for the usual one.
     pub speed_permille: u64,
+    /// Most tokens of each image that a tool generates; 0 without such a tool.
+    pub image_tool_tokens: u64,
+    /// Tokens of the instructions that Anthropic adds for tools.
+    pub hidden_tokens: u64,
+    /// Most tokens of the definitions that a search at the provider may load; 0 without one.
+    pub deferred_tokens: u64,
     /// Models that may answer instead.
     pub fallbacks: Vec<String>,
+}
+
+/// Type of an item with declarations of tools.
+const DECLARED: &str = "\"additional_tools\"";
+/// Model of OpenAI's tool for images, if it names none.
+const IMAGE_MODEL: &str = "gpt-image-1";
+/// Bytes of a definition's JSON for a token.
+const DEFINITION_BYTES: u64 = 3;
+/// Tokens that Anthropic adds to a prompt with tools, and for its own tools by the beginning of their type
+/// (its page on pricing, largest figures of current models).
+const TOOL_PROMPT_TOKENS: u64 = 346;
+const HIDDEN_TOKENS: [(&str, u64); 3] =
+    [("bash_", 245), ("text_editor_", 700), ("computer_", 1234)];
+
+/// Keeps one of two names that a provider may read; of two different ones nobody knows which.
+fn keep_one(place: &mut Option<String>, name: String) {
+    let is_other = place.as_ref().is_some_and(|own| *own != name);
+    *place = Some(if is_other { String::new() } else { name });
 }
 
 impl Allowance {
@@ -161,15 +185,28 @@ impl Allowance {
             name if ANSWERS.contains(&name) => {
                 self.answers = self.answers.max(number(raw).unwrap_or(0));
             }
-            "prompt" if raw.starts_with('{') => self.is_elsewhere = true,
+            // A stored prompt may have tools.
+            "prompt" if raw.starts_with('{') => {
+                self.is_elsewhere = true;
+                (self.searches, self.tool_calls) = (u64::MAX, u64::MAX);
+            }
             "previous_response_id" | "conversation" | "container" => self.is_elsewhere = true,
+            // Codex declares tools among the items.
+            "input" if protocol == Some(Protocol::Responses) && raw.contains(DECLARED) => {
+                for item in json::elements(raw).unwrap_or_default() {
+                    let is_own = json::member(item, "type").is_some_and(|kind| kind == DECLARED);
+                    let tools = json::member(item, "tools").filter(|_| is_own);
+                    tools.into_iter().for_each(|raw| self.tools(raw, protocol));
+                }
+                self.prompts = self.prompts.max(prompts(raw));
+            }
             "prompt" | "input" => self.prompts = self.prompts.max(prompts(raw)),
-            "service_tier" => self.service_tier = Some(text().into_owned()),
+            "service_tier" => keep_one(&mut self.service_tier, text().into_owned()),
             "speed" => {
                 self.is_fast |= text() == "fast";
                 self.speed_permille = permille(raw.trim_matches('"'));
             }
-            "inference_geo" => self.region = Some(text().into_owned()),
+            "inference_geo" => keep_one(&mut self.region, text().into_owned()),
             "context_management" => self.may_compact |= raw.contains("compact"),
             "modalities" => {
                 let names = json::elements(raw).unwrap_or_default();
@@ -181,11 +218,7 @@ impl Allowance {
                 }
             }
             "audio" => self.has_audio_output = true,
-            "tools" => {
-                for raw in json::elements(raw).unwrap_or_default() {
-                    self.tool(raw, protocol);
-                }
-            }
+            "tools" => self.tools(raw, protocol),
             // OpenAI and OpenRouter; xAI; Qwen.
             "web_search_options" | "plugins" | "search_parameters" => self.searches = u64::MAX,
             "enable_search" if raw != "false" => self.searches = u64::MAX,
@@ -205,6 +238,25 @@ impl Allowance {
         let names =
             listed.filter_map(|raw| json::string(json::member(raw, "model").unwrap_or(raw)));
         self.fallbacks.extend(names.map(Cow::into_owned));
+    }
+
+    fn tools(&mut self, raw: &str, protocol: Option<Protocol>) {
+        let tools = json::elements(raw).unwrap_or_default();
+        if protocol == Some(Protocol::Messages) && !tools.is_empty() {
+            self.hidden_tokens = TOOL_PROMPT_TOKENS;
+        }
+        for tool in &tools {
+            self.tool(tool, protocol);
+            let kind = json::member(tool, "type").and_then(json::string).unwrap_or_default();
+            if protocol == Some(Protocol::Messages) {
+                let own = HIDDEN_TOKENS.iter().find(|(start, _)| kind.starts_with(start));
+                self.hidden_tokens += own.map_or(0, |(_, tokens)| *tokens);
+            }
+            let is_callers = json::member(tool, "execution") == Some("\"client\"");
+            if kind.starts_with("tool_search") && !is_callers {
+                self.deferred_tokens = (raw.len() as u64).div_ceil(DEFINITION_BYTES);
+            }
+        }
     }
 
     /// Reads a tool. One without a function of the caller's runs at the provider.
@@ -243,7 +295,13 @@ impl Allowance {
         let is_search = kind.contains("web_search") || kind.is_empty();
         let calls = if is_search { &mut self.searches } else { &mut self.tool_calls };
         *calls = calls.saturating_add(most);
-        self.has_image_output |= kind == "image_generation";
+        if kind == "image_generation" {
+            self.has_image_output = true;
+            self.image_tool_tokens = IMAGE_TOKENS;
+            if model.is_none() {
+                self.fallbacks.push(IMAGE_MODEL.to_owned());
+            }
+        }
     }
 
     /// Finds parts of the prompt that cost more than text, by their members.
@@ -464,7 +522,7 @@ fn first_string(raw: &str) -> Cow<'_, str> {
 
 /// Whether a model searches the web without being asked to.
 pub fn searches_unasked(model: &str) -> bool {
-    [":online", "search-preview", "sonar", "deep-research"]
+    [":online", "search-preview", "search-api", "sonar", "deep-research", "compound"]
         .iter()
         .any(|word| memmem::find(model.as_bytes(), word.as_bytes()).is_some())
 }
@@ -641,7 +699,39 @@ mod tests {
         assert_eq!(calls(tools(hosted)), (0, most));
         assert_eq!(of(r#"{"search_parameters":{}}"#).searches, most);
         assert_eq!(of(r#"{"extra_body":{"enable_search":true}}"#).searches, most);
-        assert_eq!(of(r#"{"model":"gpt-4o-search-preview"}"#).searches, most);
+        for model in ["gpt-4o-search-preview", "gpt-5-search-api", "groq/compound"] {
+            assert_eq!(of(&format!(r#"{{"model":"{model}"}}"#)).searches, most, "{model}");
+        }
+        let read = |protocol, body: &str| {
+            Allowance::of(body.as_bytes(), Some(protocol)).expect("an object")
+        };
+        let declared =
+            r#"{"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]},"x"]}"#;
+        let own = read(Protocol::Responses, declared);
+        assert_eq!((own.searches, own.prompts), (most, 1));
+        let stored = read(Protocol::Responses, r#"{"prompt":{"id":"p"}}"#);
+        assert_eq!(calls(stored), (most, most));
+        let image = read(Protocol::Responses, r#"{"tools":[{"type":"image_generation"}]}"#);
+        assert_eq!(
+            (image.image_tool_tokens, image.fallbacks),
+            (6240, vec![IMAGE_MODEL.to_owned()])
+        );
+        let search = r#"{"tools":[{"type":"tool_search"},{"type":"function","name":"f","defer_loading":true}]}"#;
+        assert!(read(Protocol::Responses, search).deferred_tokens > 20);
+        let clients = r#"{"tools":[{"type":"tool_search","execution":"client"}]}"#;
+        assert_eq!(read(Protocol::Responses, clients).deferred_tokens, 0);
+        let anthropics =
+            r#"{"tools":[{"name":"f","input_schema":{}},{"type":"bash_20250124","name":"bash"}]}"#;
+        assert_eq!(read(Protocol::Messages, anthropics).hidden_tokens, 346 + 245);
+        assert_eq!(of(anthropics).hidden_tokens, 0);
+    }
+
+    #[test]
+    fn of_two_different_tiers_nobody_knows_which_serves() {
+        let tier = |body: &str| of(body).service_tier.expect("one is given");
+        assert_eq!(tier(r#"{"service_tier":"flex","extra_body":{"service_tier":"flex"}}"#), "flex");
+        assert_eq!(tier(r#"{"service_tier":"priority","extra_body":{"service_tier":"flex"}}"#), "");
+        assert_eq!(tier(r#"{"service_tier":"priority","service_tier":"flex"}"#), "");
     }
 
     #[test]

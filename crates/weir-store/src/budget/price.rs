@@ -113,8 +113,15 @@ impl Rates {
     }
 
     /// Returns the rate of a kind, if it has one.
+    ///
+    /// Anthropic writes for an hour at twice the price of input (its guide to prompt caching); only where it is
+    /// sold have writes a price.
     pub fn get(&self, kind: Kind) -> Option<u64> {
-        self.0[kind as usize]
+        let by_rule = || {
+            let has_writes = kind == Kind::CacheWrite1h && self.get(Kind::CacheWrite).is_some();
+            has_writes.then(|| self.input_nano_usd_per_mtok().saturating_mul(2))
+        };
+        self.0[kind as usize].or_else(by_rule)
     }
 
     /// Returns the rate of plain input, in nano-dollars per million tokens.
@@ -201,7 +208,10 @@ impl Price {
         );
         let output =
             dearest([Kind::Output, Kind::Reasoning], &[Kind::AudioOutput, Kind::ImageOutput]);
-        let factor = self.region_bound(most.region);
+        let asked = most.service_tier.filter(|tier| self.is_unpriced(*tier));
+        let factor = self
+            .region_bound(most.region)
+            .saturating_mul(asked.map_or(1, ServiceTier::factor_without_price));
         let raised = |nano_usd: u128| nano_usd.saturating_mul(factor.into()).div_ceil(1000);
         let tokens = |tokens: u64, rate: u64| u128::from(tokens) * u128::from(rate);
         let fixed = tokens(most.fixed_output_tokens, output);
@@ -212,6 +222,10 @@ impl Price {
             base_nano_usd: u64::try_from(bill.nano_usd_mtok.div_ceil(UNITS)).unwrap_or(u64::MAX),
             output_nano_usd_per_mtok: u64::try_from(raised(output.into())).unwrap_or(u64::MAX),
         }
+    }
+
+    fn is_unpriced(&self, tier: ServiceTier) -> bool {
+        self.service_tiers.iter().all(|(own, _)| *own != tier)
     }
 
     /// Returns the highest factor, in thousandths, for a request that asks for this region, or for none:
@@ -343,6 +357,16 @@ pub enum ServiceTier {
 }
 
 impl ServiceTier {
+    /// Returns by how much a tier without a price of its own costs more than the standard one: OpenAI's priority
+    /// up to twice, Anthropic's fast answers six times (their pages on pricing).
+    fn factor_without_price(self) -> u64 {
+        match self {
+            Self::Priority => 2,
+            Self::Fast => 6,
+            Self::Standard | Self::Flex | Self::Batch | Self::Other => 1,
+        }
+    }
+
     /// Maps an answer's `service_tier` value. The standard tier is `default` at OpenAI, `standard`
     /// at Anthropic and `on_demand` at Groq. `auto` appears only in requests and leaves the tier
     /// open.
@@ -499,6 +523,7 @@ pub(super) fn bill(price: &Price, billed: &Billed) -> Bill {
     let input_parts = cached.saturating_add(write).max(audio_input.saturating_add(image_input));
     let size = billed.prompt_tokens.unwrap_or(0).max(input_parts);
     let (rates, is_unlike) = price.rates(size, billed.service_tier);
+    let tier = Some(billed.service_tier).filter(|tier| price.is_unpriced(*tier));
     let mut bill = Bill { nano_usd_mtok: 0, is_partial: is_unlike };
 
     let input_rate = rates.input_nano_usd_per_mtok();
@@ -530,6 +555,8 @@ pub(super) fn bill(price: &Price, billed: &Billed) -> Bill {
     bill.add(reasoning, rates.get(Kind::Reasoning).unwrap_or(output_rate));
     bill.add_apart(audio_output, rates.get(Kind::AudioOutput), output_rate);
     bill.add_apart(image_output, rates.get(Kind::ImageOutput), output_rate);
+    let factor = tier.map_or(1, ServiceTier::factor_without_price);
+    bill.nano_usd_mtok = bill.nano_usd_mtok.saturating_mul(factor.into());
     if billed.region_permille > 0 {
         let raised = bill.nano_usd_mtok.saturating_mul(billed.region_permille.into());
         bill.nano_usd_mtok = raised.div_ceil(1000);

@@ -31,8 +31,33 @@ pub(super) struct Answer<'n, 'de> {
     pub(super) lacks_choices: bool,
     /// Calls of the provider's tools in an item that is done.
     pub(super) item: ToolCalls,
+    /// State of a response.
+    pub(super) background: Background<'de>,
     /// Whether this is an object inside the answer, whose own parts are not searched.
     is_inner: bool,
+}
+
+/// State of a response, as an answer of OpenAI's Responses or one of its events has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Background<'de> {
+    id: Option<&'de RawValue>,
+    status: Option<&'de RawValue>,
+    is_asked: bool,
+}
+
+impl<'de> Background<'de> {
+    /// Whether the answer has a state.
+    pub(super) fn is_stated(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// Returns the name of the response if it is not finished, and goes on without its caller: as any other
+    /// than a stream does.
+    pub(super) fn pending(&self, is_event: bool) -> Option<&'de RawValue> {
+        let status = self.status.map(RawValue::get);
+        let is_open = matches!(status, Some(r#""queued""# | r#""in_progress""#));
+        self.id.filter(|_| is_open && (self.is_asked || !is_event))
+    }
 }
 
 impl<'n> Answer<'n, '_> {
@@ -49,6 +74,7 @@ impl<'n> Answer<'n, '_> {
             said_bytes: 0,
             lacks_choices: false,
             item: ToolCalls::default(),
+            background: Background::default(),
             is_inner: false,
         }
     }
@@ -64,6 +90,12 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
                 self.has_usage |= map.next_value_seed(Object(&mut figures))?;
             }
             "model" => self.model = Some(map.next_value()?),
+            "id" => self.background.id = Some(map.next_value()?),
+            "status" => self.background.status = Some(map.next_value()?),
+            "background" => {
+                let raw: &RawValue = map.next_value()?;
+                self.background.is_asked = raw.get() == "true";
+            }
             "service_tier" => self.stated.service_tier = Some(map.next_value()?),
             "output" => {
                 let mut calls = ToolCalls::default();
@@ -122,6 +154,8 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
 pub(super) struct ToolCalls {
     pub(super) web_searches: Option<u64>,
     pub(super) others: Option<u64>,
+    /// Hashes of the containers that code ran in: each is one session, however often it is used.
+    containers: Vec<u64>,
     /// Whether there is a generated image, which usage does not have either.
     pub(super) has_images: bool,
 }
@@ -136,27 +170,50 @@ impl ToolCalls {
         };
         add(&mut self.web_searches, other.web_searches);
         add(&mut self.others, other.others);
+        other.containers.iter().for_each(|container| self.run_in(*container));
         self.has_images |= other.has_images;
     }
+
+    /// Adds a session of code. Those beyond a maximum are not told apart.
+    fn run_in(&mut self, container: u64) {
+        if self.containers.len() < MAX_CONTAINERS && !self.containers.contains(&container) {
+            self.containers.push(container);
+        }
+    }
+
+    /// Returns the calls of other tools that are charged.
+    fn charged(&self) -> Option<u64> {
+        let sessions = Some(self.containers.len() as u64).filter(|sessions| *sessions > 0);
+        self.others.map(|others| others.saturating_add(sessions.unwrap_or(0))).or(sessions)
+    }
 }
+
+/// Maximum number of containers that are told apart in one answer.
+const MAX_CONTAINERS: usize = 64;
 
 impl Named {
     /// Takes calls that are items of the answer.
     pub(super) fn has_calls(&mut self, calls: &ToolCalls) {
         self.web_searches = calls.web_searches.max(self.web_searches);
-        self.tool_calls = calls.others.max(self.tool_calls);
+        self.tool_calls = calls.charged().max(self.tool_calls);
         self.has_images |= calls.has_images;
     }
 }
 
-/// Type of an item.
+/// Type of an item, and the members on which its fee depends.
 #[derive(Default)]
-pub(super) struct Item<'de>(Option<&'de RawValue>);
+pub(super) struct Item<'de> {
+    kind: Option<&'de RawValue>,
+    action: Option<&'de RawValue>,
+    container: Option<&'de RawValue>,
+}
 
 impl<'de> Reader<'de> for Item<'de> {
     fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
-            "type" => self.0 = Some(map.next_value()?),
+            "type" => self.kind = Some(map.next_value()?),
+            "action" => self.action = Some(map.next_value()?),
+            "container_id" => self.container = Some(map.next_value()?),
             _ => {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -173,8 +230,17 @@ impl<'de> Elements<'de> for ToolCalls {
     }
 
     fn done(&mut self, item: Item<'de>) {
-        let place = match item.0.map(RawValue::get) {
+        let action = item.action.and_then(|raw| json::member(raw.get(), "type"));
+        let place = match item.kind.map(RawValue::get) {
+            // Pages that are opened or searched in cost their tokens alone.
+            Some(r#""web_search_call""#) if action.is_some_and(|own| own != r#""search""#) => {
+                return;
+            }
             Some(r#""web_search_call""#) => &mut self.web_searches,
+            Some(r#""code_interpreter_call""#) if item.container.is_some() => {
+                let container = item.container.map_or("", RawValue::get);
+                return self.run_in(xxhash_rust::xxh3::xxh3_64(container.as_bytes()));
+            }
             // Their fee is one a call or a session.
             Some(r#""file_search_call""# | r#""code_interpreter_call""#) => &mut self.others,
             Some(r#""image_generation_call""#) => {

@@ -190,6 +190,10 @@ impl Named {
             "cache_read_input_tokens" => &mut self.cache_read,
             "cache_creation_input_tokens" => &mut self.cache_creation,
             "thoughtsTokenCount" => &mut self.thoughts,
+            // SGLang and Perplexity.
+            "reasoning_tokens" => &mut self.reasoning,
+            // Perplexity; xAI, which charges each source.
+            "num_search_queries" | "num_sources_used" => &mut self.web_searches,
             "toolUsePromptTokenCount" => &mut self.tool_use_prompt,
             _ => return None,
         })
@@ -197,34 +201,35 @@ impl Named {
 }
 
 /// Members of a `usage` object, and of the objects in it, that repeat others or are not billed.
-const REPEATED: [&str; 26] = [
+const REPEATED: [&str; 21] = [
     "accepted_prediction_tokens",
     "cached_tokens_details",
     "candidatesTokensDetails",
     "cacheTokensDetails",
-    "completion_time",
-    "completion_tokens_per_sec",
+    "estimated_cost",
     "extra_properties",
     "inference_geo",
     "input_length",
     "num_cached_tokens",
     "output_length",
     "prompt_cache_miss_tokens",
-    "prompt_time",
-    "prompt_tokens_per_sec",
     "promptTokensDetails",
-    "queue_time",
     "rejected_prediction_tokens",
     "service_tier",
     "speed",
     "text_tokens",
     "thoughtsTokenCount",
     "time_to_first_token",
-    "total_time",
     "totalTokenCount",
     "total_tokens",
     "type",
 ];
+/// Ends of such members that state times and speeds.
+const TIMES: [&str; 4] = ["_time", "_latency", "_per_sec", "_sec"];
+
+fn is_repeated(key: &str) -> bool {
+    REPEATED.contains(&key) || TIMES.iter().any(|end| key.ends_with(end))
+}
 
 /// Reader of a `usage` object. Of two reports about a figure the larger one counts.
 pub(super) struct Figures<'n, 'de> {
@@ -269,9 +274,13 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
                 self.named.audio_ms = length.max(self.named.audio_ms);
                 return Ok(());
             }
-            // OpenRouter, in dollars.
+            // OpenRouter, in dollars; Perplexity with its parts.
             "cost" => {
-                let stated = nano_usd(map.next_value()?);
+                let raw: &RawValue = map.next_value()?;
+                let stated = match json::member(raw.get(), "total_cost") {
+                    Some(total) => dollars(total),
+                    None => nano_usd(raw),
+                };
                 self.named.stated_nano_usd = stated.max(self.named.stated_nano_usd);
                 return Ok(());
             }
@@ -292,7 +301,7 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
             "inference_geo" => return keep(&mut self.stated.region, map),
             _ => {
                 let value: &RawValue = map.next_value()?;
-                self.named.has_unknown |= !REPEATED.contains(&key) && is_billed(value.get());
+                self.named.has_unknown |= !is_repeated(key) && is_billed(value.get());
                 return Ok(());
             }
         };
@@ -394,7 +403,7 @@ impl<'de> Reader<'de> for Details<'_> {
         let place = match (key, self.side) {
             ("cached_tokens", _) => &mut named.cached,
             ("cache_write_tokens" | "cache_creation_tokens", _) => &mut named.cache_write,
-            ("reasoning_tokens", _) => &mut named.reasoning,
+            ("reasoning_tokens" | "thinking_tokens", _) => &mut named.reasoning,
             ("audio_tokens", Side::Input) => &mut named.audio_input,
             ("audio_tokens", Side::Output) => &mut named.audio_output,
             ("image_tokens", Side::Input) => &mut named.image_input,
@@ -415,7 +424,7 @@ impl<'de> Reader<'de> for Details<'_> {
             }
             _ => {
                 let value: &RawValue = map.next_value()?;
-                named.has_unknown |= !REPEATED.contains(&key) && is_billed(value.get());
+                named.has_unknown |= !is_repeated(key) && is_billed(value.get());
                 return Ok(());
             }
         };

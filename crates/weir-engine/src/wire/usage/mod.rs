@@ -76,6 +76,8 @@ pub struct Metered {
     pub failed: bool,
     /// Number of events of a stream, `[DONE]` included.
     pub events: u64,
+    /// Name of a response that is finished in the background: its usage comes in the answer to a later request.
+    pub pending: Option<String>,
     /// Whether something was too large to be read, and could not be skimmed; the other fields then cover
     /// the rest.
     pub overlong: bool,
@@ -252,7 +254,8 @@ impl Notes {
         let is_object = reader::read(text, &mut answer)?;
         let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } =
             answer;
-        let (lacks_choices, item) = (answer.lacks_choices, answer.item);
+        let (lacks_choices, item, background) =
+            (answer.lacks_choices, answer.item, answer.background);
         let metered = &mut self.metered;
         let is_item = kind.is_some_and(|kind| kind.get() == r#""response.output_item.done""#);
         if is_item || item.has_images {
@@ -268,6 +271,10 @@ impl Notes {
             metered.apart = apart;
         }
         metered.said_bytes += said_bytes;
+        if background.is_stated() {
+            let id = background.pending(kind.is_some());
+            metered.pending = id.and_then(|id| word(id, MAX_MODEL_BYTES));
+        }
         note_text(&mut metered.model, model, MAX_MODEL_BYTES);
         note_text(&mut metered.service_tier, stated.service_tier, MAX_WORD_BYTES);
         note_text(&mut metered.speed, stated.speed, MAX_WORD_BYTES);

@@ -110,7 +110,9 @@ fn service_tiers_have_their_own_rates_or_are_billed_in_part() {
         ("default", 1000, 2_500_000, false),
         ("standard", 1000, 2_500_000, false),
         ("flex", 1000, 1_250_000, false),
-        ("priority", 1000, 2_500_000, true),
+        // Twice, by rule.
+        ("priority", 1000, 5_000_000, true),
+        ("fast", 1000, 15_000_000, true),
         ("batch", 1000, 2_500_000, true),
         ("scale", 1000, 2_500_000, true),
         ("batch", 300_000, 1_500_000_000, true),
@@ -134,8 +136,10 @@ fn sound_and_long_lived_cache_entries_have_their_own_rates_or_are_billed_in_part
         ("sound and a cache", apart, (100, 0), 0, 400, 6_750_000, true),
         // 900 × 2.50 + 100 × 5, then the output.
         ("an hour", apart, (0, 0), 100, 0, 3_750_000, false),
-        // 900 × 3 + 100 × 3.75, then 100 × 15.
-        ("an hour at no price of its own", SONNET, (0, 0), 100, 0, 4_575_000, true),
+        // 900 × 3 + 100 × 2 × 3, then 100 × 15.
+        ("an hour by Anthropic's rule", SONNET, (0, 0), 100, 0, 4_800_000, false),
+        // 900 × 2.5 + 100 × 2.5, then the output.
+        ("an hour where writes have no price", GPT_4O, (0, 0), 100, 0, 3_500_000, true),
     ] {
         let billed = Billed {
             audio_input_tokens: Some(audio.0),
