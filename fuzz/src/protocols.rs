@@ -6,7 +6,7 @@ use std::convert::Infallible;
 
 use serde_json::value::RawValue;
 use weir_engine::compact::{Fate, Limits};
-use weir_engine::plan::{NoSummaries, PlanError, PlanOptions, plan};
+use weir_engine::plan::{NoSummaries, PlanOptions, plan};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::compaction::{self, Opened};
 use weir_engine::wire::{Protocol, Request, splice};
@@ -41,7 +41,7 @@ pub fn check(input: &[u8]) {
     }
     let plan = match plan(&request, &options, &NoSummaries) {
         Ok(plan) => plan,
-        Err(PlanError::CannotFit(_) | PlanError::Message { .. }) => return,
+        Err(_) => return,
     };
     assert!(plan.sent_tokens <= plan.limit_tokens);
     assert_ne!(plan.fates().last(), Some(&Fate::Gone), "the last message stays");

@@ -20,6 +20,7 @@ use self::options::{
     shortens,
 };
 use super::decisions::Found;
+use super::effort;
 use super::parallel;
 use super::plan_cache::{Chain, LastSent, PlanCache, Remembered};
 use super::planned::{Job, Planned, Progress};
@@ -478,6 +479,10 @@ impl Draft {
             }
             Err(PlanError::Message { index, error }) => {
                 let error = self.about(refusal::message(request, index, &error), None);
+                Drafted { planned: Err(error), plan: None }
+            }
+            Err(PlanError::Stopped { compactions }) => {
+                let error = self.about(effort::too_long(compactions), None);
                 Drafted { planned: Err(error), plan: None }
             }
             Err(PlanError::CannotFit(unfit)) => {

@@ -5,18 +5,17 @@ mod bill;
 mod turns;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use self::bill::{Before, Bill, Total, TurnRow, Whole};
 use self::turns::Turns;
 use super::draft::{Draft, Drafted, Step};
+use super::effort::Effort;
 use super::explain;
 use super::planned::{Job, Planned, RequestOptions};
 use super::planner;
@@ -153,14 +152,6 @@ pub struct Inspector {
 }
 
 /// Sets its flag when the caller of an inspection leaves.
-struct Left(Arc<AtomicBool>);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Inspector {
     /// Creates an inspector under a configuration; inspections wait for a permit of `place`.
     pub fn new(config: &Config, place: Arc<Semaphore>) -> Self {
@@ -177,12 +168,11 @@ impl Inspector {
         work: impl FnOnce(&Plans) -> Result<T, ProxyError> + Send + 'static,
     ) -> Result<T, ProxyError> {
         let place = Arc::clone(&self.place).acquire_owned().await;
-        let has_left = Arc::new(AtomicBool::new(false));
-        let _left = Left(Arc::clone(&has_left));
+        let (effort, _left) = Effort::begin();
         let config = Arc::clone(&self.config);
         let done = tokio::task::spawn_blocking(move || {
             let _place = place;
-            work(&Plans::new(config, has_left))
+            work(&Plans::new(config, effort.within(DEADLINE)))
         });
         done.await.unwrap_or_else(|_| Err(fault()))
     }
@@ -201,17 +191,16 @@ fn refused(message: impl Into<String>) -> ProxyError {
 /// Planner of one inspection. Its caches end with it.
 pub struct Plans {
     shared: Shared,
-    has_left: Arc<AtomicBool>,
-    deadline: Instant,
+    effort: Effort,
 }
 
 impl Plans {
-    fn new(config: Arc<Config>, has_left: Arc<AtomicBool>) -> Self {
+    fn new(config: Arc<Config>, effort: Effort) -> Self {
         let nothing = |name: &str| Arc::new(UpstreamKnowledge::nothing(name, &config));
         let routes = Arc::new(Routes::new(Arc::clone(&config), nothing));
         let state = Arc::new(PlanState::examined(&config.cache));
         let shared = Shared { config, summaries: None, routes, state };
-        Self { shared, has_left, deadline: Instant::now() + DEADLINE }
+        Self { shared, effort }
     }
 
     /// Plans the requests of a conversation.
@@ -299,7 +288,7 @@ impl Plans {
 
     /// Fails if the inspection must end.
     fn check(&self) -> Result<(), ProxyError> {
-        if self.has_left.load(Ordering::Relaxed) || Instant::now() > self.deadline {
+        if self.effort.is_over() {
             let seconds = DEADLINE.as_secs();
             return Err(refused(format!(
                 "Planning takes more than {seconds} seconds. Inspect fewer policies at once, or a \

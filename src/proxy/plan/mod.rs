@@ -3,6 +3,7 @@
 
 pub mod decisions;
 mod draft;
+mod effort;
 mod explain;
 pub mod inspect;
 mod parallel;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::decisions::Begun;
+use super::effort::Effort;
 use super::plan_cache::{LastSent, Sent};
 use super::readings::ReadAhead;
 use crate::proxy::admit::attribution::BodyLabels;
@@ -52,6 +53,8 @@ pub struct Job {
     pub(in crate::proxy) probe: Option<Arc<Probe>>,
     /// Wait mode if no summary record exists yet; set by the planner.
     pub(in crate::proxy) wait_mode: WaitMode,
+    /// Bound on its work; set by the planner for work that may be long.
+    pub(in crate::proxy) effort: Option<Effort>,
 }
 
 impl Job {
@@ -74,6 +77,7 @@ impl Job {
             as_of,
             probe,
             wait_mode,
+            effort: None,
         }
     }
 }

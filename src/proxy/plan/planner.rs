@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::draft::{self, Draft, Drafted, Step, read_body};
+use super::effort::Effort;
 use super::planned::{Job, Planned, RequestOptions};
 use super::prefix_cache::{Looked, SharedPrefix};
 use super::shared::{PlanState, Shared, shown};
@@ -172,10 +173,12 @@ impl Planner {
         let place = Arc::clone(&self.shared.state.heavy).acquire_owned().await;
         self.metrics.waited(Queue::Planner, queued.elapsed());
         let shared = Arc::clone(&self.shared);
+        let (effort, _left) = Effort::begin();
         let done = tokio::task::spawn_blocking(move || {
-            // The work itself releases its permit: it continues if the caller leaves.
+            // The work itself releases its permit, a moment after its caller has left.
             let _place = place;
-            work(&shared, job)
+            let effort = Some(effort.for_body(job.body.len()));
+            work(&shared, Job { effort, ..job })
         })
         .await;
         match done {

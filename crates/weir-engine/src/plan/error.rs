@@ -15,6 +15,8 @@ pub enum PlanError {
     Message { index: usize, error: FieldError },
     /// The request exceeds its limit, however much is removed.
     CannotFit(Box<CannotFit>),
+    /// The work was to end ([`Known::is_over`](super::Known::is_over)) after so many compactions.
+    Stopped { compactions: u32 },
 }
 
 /// Request that cannot be brought within its limit.
@@ -49,6 +51,9 @@ impl fmt::Display for PlanError {
         match self {
             Self::Message { index, error } => write!(formatter, "message {index}: {error:?}"),
             Self::CannotFit(error) => error.fmt(formatter),
+            Self::Stopped { compactions } => {
+                write!(formatter, "stopped after {compactions} compactions")
+            }
         }
     }
 }
@@ -65,7 +70,7 @@ impl Error for CannotFit {}
 impl Error for PlanError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Message { .. } => None,
+            Self::Message { .. } | Self::Stopped { .. } => None,
             Self::CannotFit(error) => Some(&**error),
         }
     }

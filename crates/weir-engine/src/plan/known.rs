@@ -56,6 +56,11 @@ pub trait Known {
     /// Takes note of the state after all messages, for the conversation's next request.
     fn keep_state(&self, _state: &Arc<Compactor>) {}
 
+    /// Whether the work is to end: nobody waits for it any more, or it takes too long.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// Returns the messages whose contents are parsed already.
     fn readings(&self) -> Rc<Readings> {
         Rc::default()

@@ -174,11 +174,17 @@ fn state(
     if state.messages() == all {
         return Ok(state);
     }
-    let count = |index: usize| known.fact(index).map_or_else(|| fact(request, options, index), Ok);
+    let count = |index: usize| match known.is_over() {
+        true => Err(PlanError::Stopped { compactions: 0 }),
+        false => known.fact(index).map_or_else(|| fact(request, options, index), Ok),
+    };
     // All are read before the first is taken: an error costs no compaction.
     let facts = (state.messages()..all).map(count).collect::<Result<Vec<Fact>, PlanError>>()?;
     let mut state = Arc::unwrap_or_clone(state);
     for fact in facts {
+        if known.is_over() {
+            return Err(PlanError::Stopped { compactions: state.compactions() });
+        }
         state.push(fact, source);
         if state.messages() == thinking_from {
             state.drop_thinking_before(thinking_from);

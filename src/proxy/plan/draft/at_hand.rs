@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Draft, map};
+use crate::proxy::plan::effort::Effort;
 use crate::proxy::plan::parallel::{Ahead, span};
 use crate::proxy::plan::plan_cache::Remembered;
 use crate::proxy::plan::planned::Job;
@@ -130,6 +131,10 @@ impl Known for AtHand<'_> {
         let super::Conversation { chain, remembered_messages, .. } = conversation;
         let earlier = remembered_messages.filter(|_| !conversation.is_whole);
         self.shared.state.cache.keep_state(chain, kept, earlier);
+    }
+
+    fn is_over(&self) -> bool {
+        self.job.effort.as_ref().is_some_and(Effort::is_over)
     }
 
     fn readings(&self) -> Rc<Readings> {

@@ -162,7 +162,7 @@ impl Draft {
                     || (plan.is_compacted_here && self.has_moved(current, shared, job, request))
             }
             Err(PlanError::CannotFit(_)) => self.has_moved(current, shared, job, request),
-            Err(PlanError::Message { .. }) => false,
+            Err(PlanError::Message { .. } | PlanError::Stopped { .. }) => false,
         }
     }
 

@@ -40,12 +40,22 @@ pub(crate) struct Findings {
     pub(crate) instructions: OnceLock<Box<[u32]>>,
     /// Units in which an assistant says a decision.
     pub(crate) decisions: OnceLock<Box<[u32]>>,
+    /// Edits of files that an assistant's message makes.
+    pub(crate) edits: OnceLock<Box<[FileEdit]>>,
     /// Texts that an assistant's message writes into files.
     pub(crate) written_texts: OnceLock<Box<[WrittenText]>>,
     /// Hash of each unit without its values; none of an assistant's units.
     pub(crate) shapes: OnceLock<Box<[u64]>>,
     /// Units that differ from all others of a result.
     pub(crate) odd: OnceLock<Box<[u32]>>,
+}
+
+/// Edit of a file: the block of its call, a key of the path, the unit with the path and those with the new text.
+#[derive(Debug, Clone)]
+pub(crate) struct FileEdit {
+    pub(crate) block: usize,
+    pub(crate) path: u64,
+    pub(crate) units: Vec<usize>,
 }
 
 /// Text written into a file: the index of its block, and its span.

@@ -42,9 +42,13 @@ const NOTE_ROOM_TOKENS: f64 = 60.0;
 const SEAM_TOKENS: u64 = 4;
 /// Tokens around a note: a message's framing, or the separator.
 const FRAME_TOKENS: u64 = if MESSAGE_FRAMING > SEAM_TOKENS { MESSAGE_FRAMING } else { SEAM_TOKENS };
-/// Maximum of compactions times messages, since each compaction looks at all messages. Beyond this
-/// a note only counts; no window in use comes near.
-pub(super) const MOST_WORK: usize = 300_000;
+/// Work on notes that any conversation may take, in tokens, and how often it may look at each token beyond
+/// that: each note looks at all messages so far. A note past this only counts, and the next one covers its
+/// messages. It takes more than forty compactions, and hundreds of thousands of tokens, to come there.
+const FREE_WORK_TOKENS: u64 = 8_000_000;
+const MOST_LOOKS: u64 = 20;
+/// Work of a message besides its tokens.
+const MESSAGE_WORK_TOKENS: u64 = 50;
 /// Minimum size of excerpts that say something.
 const LEAST_EXCERPT_TOKENS: f64 = 32.0;
 
@@ -225,6 +229,19 @@ impl Compaction<'_> {
         self.state.notes.list.push(note);
     }
 
+    /// Returns the work of one look at all messages so far.
+    fn look_tokens(&self) -> u64 {
+        let messages = self.state.messages.count() as u64;
+        self.state.sizes.received_tokens + MESSAGE_WORK_TOKENS * messages
+    }
+
+    /// Whether the work on notes so far leaves room for another one.
+    pub(super) fn may_work(&self) -> bool {
+        let look_tokens = self.look_tokens();
+        let most_tokens = FREE_WORK_TOKENS.saturating_add(look_tokens.saturating_mul(MOST_LOOKS));
+        self.state.notes.work_tokens.saturating_add(look_tokens) <= most_tokens
+    }
+
     /// Writes the note: a model's summary if there is one, and excerpts in the remaining room.
     fn write_note(&mut self, room_tokens: u64, source: &dyn Source) -> Option<Written> {
         let span = self.span();
@@ -233,8 +250,8 @@ impl Compaction<'_> {
             Some(fitted) => room_tokens.saturating_sub(fitted.tokens + SEAM_TOKENS),
             None => room_tokens,
         };
-        let work = self.state.compactions() as usize * self.state.messages.facts.len();
-        let is_worth = work <= MOST_WORK && left_tokens as f64 >= LEAST_EXCERPT_TOKENS;
+        let is_worth = self.may_work() && left_tokens as f64 >= LEAST_EXCERPT_TOKENS;
+        self.state.notes.work_tokens += if is_worth { self.look_tokens() } else { 0 };
         let excerpts = is_worth
             .then(|| {
                 self.with_subject(&span, fitted.as_ref(), source, |subject| {

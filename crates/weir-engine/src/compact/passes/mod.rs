@@ -26,6 +26,7 @@ use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::{Mark, Pin};
 use crate::compact::summary;
+use crate::wire::Role;
 
 /// Step that a compaction took, for the wording of its note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +145,8 @@ impl<'f> Compaction<'f> {
 
     /// Leaves out thinking that a compaction makes invalid: the provider signs it over everything before
     /// it. Without a gap, all older thinking goes. The newest turn keeps its own unless the provider
-    /// compares, since providers want the thinking of an open turn back.
+    /// compares, since providers want the thinking of an open turn back; so does a round of tools that is the
+    /// last answer.
     ///
     /// Source: Anthropic's guide to extended thinking.
     fn drop_thinking(&mut self) {
@@ -152,9 +154,42 @@ impl<'f> Compaction<'f> {
         let before = match policy.is_thinking_bound {
             true => self.state.messages(),
             false if policy.keeps_thinking => return,
-            false => self.turn(self.newest).first,
+            false => {
+                let from = self.pin_last_answer().unwrap_or(self.newest);
+                self.turn(from).first
+            }
         };
         self.state.drop_thinking_before(before);
+    }
+
+    /// Returns the last answer if it is a round of tools before the newest turn: it keeps its thinking. Any
+    /// other answer there stays if a pinned round with thinking would be the last one without it.
+    fn pin_last_answer(&mut self) -> Option<usize> {
+        let answer = self.last_answer()?;
+        let facts = |turn: usize| {
+            let own = self.turn(turn);
+            &self.state.messages.facts[own.first..=own.last]
+        };
+        let is_round = |turn: usize| facts(turn).iter().any(|fact| fact.calls > 0);
+        let thinks = |turn: usize| facts(turn).iter().any(|fact| fact.thinking_tokens > 0);
+        if is_round(answer) {
+            return Some(answer);
+        }
+        if self.pins.keys().any(|turn| is_round(*turn) && thinks(*turn)) {
+            self.pins.entry(answer).or_insert(Pin::Recent);
+        }
+        None
+    }
+
+    /// Returns the last turn with an answer, if it is none of the newest.
+    fn last_answer(&self) -> Option<usize> {
+        let answers = |turn: &usize| {
+            let own = self.turn(*turn);
+            let facts = &self.state.messages.facts[own.first..=own.last];
+            facts.iter().any(|fact| fact.role == Role::Assistant)
+        };
+        let is_new = (self.newest..self.state.turns.list.len()).any(|turn| answers(&turn));
+        self.older().iter().rev().copied().find(answers).filter(|_| !is_new)
     }
 
     /// Records why turns stayed, for later reports.

@@ -2,7 +2,7 @@
 //! so far, all notes are written again as one.
 
 use super::Compaction;
-use super::condense::{MOST_WORK, Room};
+use super::condense::Room;
 use crate::compact::policy::share;
 use crate::compact::source::Source;
 use crate::compact::survival;
@@ -34,8 +34,7 @@ impl Compaction<'_> {
     /// The new note then covers all messages, and has the room of all notes.
     pub(super) fn make_room_for_rules(&mut self, room: Room, source: &dyn Source) {
         let most_tokens = self.rules_tokens();
-        let work = self.state.compactions() as usize * self.state.messages.facts.len();
-        if self.state.notes.list.is_empty() || most_tokens == 0 || work > MOST_WORK {
+        if self.state.notes.list.is_empty() || most_tokens == 0 || !self.may_work() {
             return;
         }
         let room_tokens = self.note_tokens(room).unwrap_or_default() as f64;

@@ -329,10 +329,12 @@ impl Searched {
     /// Finds a text.
     fn occurrences(&self, needle: &str) -> Vec<Found> {
         let lower = needle.to_ascii_lowercase();
+        // To make a searcher takes longer than to search a short text.
+        let [own, folded] = [needle, &lower].map(|words| memmem::Finder::new(words.as_bytes()));
         let (mut first, mut more) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for (place, text) in self.texts.iter().enumerate().rev() {
-            let is_other_case = memmem::find(text.as_bytes(), needle.as_bytes()).is_none();
-            let all = memmem::find_iter(self.folded[place].as_bytes(), lower.as_bytes());
+            let mut all = folded.find_iter(self.folded[place].as_bytes()).peekable();
+            let is_other_case = all.peek().is_some() && own.find(text.as_bytes()).is_none();
             for (nth, at) in all.take(MAX_MATCHES).enumerate() {
                 let span = at..at + lower.len();
                 let found = Found { message: self.numbers[place], span };

@@ -39,6 +39,8 @@ pub(crate) struct SentNotes {
     pub(crate) unexcerpted: Vec<usize>,
     /// Messages that only the last note covers, if the next compaction must rewrite it.
     pub(crate) provisional: Vec<usize>,
+    /// Work on all notes so far, in tokens that were looked at.
+    pub(crate) work_tokens: u64,
 }
 
 impl SentNotes {

@@ -8,12 +8,14 @@ use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::calls::{Called, Calls};
+use super::outputs;
 use super::parts::{marked, said, units_within};
 use super::shell::{self, ShellEdit};
+use crate::compact::actions::tools::Tool;
 use crate::compact::actions::{self, outcome};
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::weight::Seeded;
-use crate::compact::message::reading::{Argument, BlockKind, Reading};
+use crate::compact::message::reading::{Argument, BlockKind, FileEdit, Reading};
 
 /// Maximum number of files, and of units and bytes of the new text of each.
 const MOST_FILES: usize = 16;
@@ -21,12 +23,6 @@ const TEXT_UNITS: usize = 6;
 const TEXT_BYTES: usize = 200;
 /// Maximum size of a shell command that is shown whole; else its path is.
 const COMMAND_BYTES: usize = 400;
-/// Edit of a file: the unit with its path, and those with the new text.
-struct Edited {
-    path: u64,
-    units: Vec<usize>,
-}
-
 /// Returns the units of the last edit of each file, each with its message, the newest file first.
 pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
     let is_gone = marked(subject.gone, subject.readings.len());
@@ -37,24 +33,46 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
             break;
         }
         let reading = &subject.readings[call.message];
-        let (_, arguments) = call.parts(subject.readings);
-        let found = if call.tool.edits_files {
-            if call.result.is_some_and(|result| outcome::has_failed(&subject.readings[result])) {
-                continue;
-            }
-            edits(reading, call)
-        } else if call.tool.runs_commands && !has_failed_in_shell(subject, call) {
-            written(reading, call.span.start, arguments)
-        } else {
+        let all = reading.findings.edits.get_or_init(|| found(reading));
+        let mut own = all.iter().filter(|edit| edit.block == call.block).peekable();
+        if own.peek().is_none() || has_failed(subject, call) {
             continue;
-        };
-        for edit in found {
+        }
+        for edit in own {
             if seen.insert(edit.path) && is_gone[call.message] {
-                wanted.extend(edit.units.into_iter().map(|unit| (call.message, unit)));
+                wanted.extend(edit.units.iter().map(|unit| (call.message, *unit)));
             }
         }
     }
     wanted
+}
+
+/// Returns the edits of a message: of its calls, and of a command in the text of an agent without tools.
+fn found(reading: &Reading) -> Box<[FileEdit]> {
+    let mut all = Vec::new();
+    let mut take = |(block, span): (usize, &Range<usize>), tool: Tool| {
+        if tool.edits_files {
+            all.extend(edits(reading, block, span));
+        } else if tool.runs_commands {
+            all.extend(written(reading, block, span));
+        }
+    };
+    for (block, own) in reading.blocks.iter().enumerate() {
+        if let BlockKind::Call { name, .. } = &own.kind {
+            take((block, &own.span), Tool::of_name(name));
+        }
+    }
+    if let Some((block, span)) = outputs::command(reading) {
+        take((block, &span), Tool::of_name(""));
+    }
+    all.into()
+}
+
+fn has_failed(subject: &Subject<'_>, call: &Called) -> bool {
+    match call.tool.edits_files {
+        true => call.result.is_some_and(|result| outcome::has_failed(&subject.readings[result])),
+        false => has_failed_in_shell(subject, call),
+    }
 }
 
 fn has_failed_in_shell(subject: &Subject<'_>, call: &Called) -> bool {
@@ -69,15 +87,15 @@ fn output(text: &str) -> &str {
     memmem::find(text.as_bytes(), mark).map_or(text, |at| &text[at + mark.len()..])
 }
 
-/// Returns the edits of shell commands; `start` is where they stand in the message. The last one of a file
-/// comes first.
-fn written(reading: &Reading, start: usize, commands: &str) -> Vec<Edited> {
+/// Returns the edits of the shell commands in a span of the message. The last one of a file comes first.
+fn written(reading: &Reading, block: usize, span: &Range<usize>) -> Vec<FileEdit> {
+    let (start, commands) = (span.start, &reading.text[span.clone()]);
     let place = |span: &Range<usize>| start + span.start..start + span.end;
     let mut all = Vec::new();
     for edit in shell::edits(commands) {
         match edit {
             ShellEdit::Patch(span) => {
-                all.extend(patched(reading, units_within(reading, &place(&span))));
+                all.extend(patched(reading, block, units_within(reading, &place(&span))));
             }
             ShellEdit::File { path, command, text } => {
                 let head = if command.len() <= COMMAND_BYTES { &command } else { &path };
@@ -85,7 +103,7 @@ fn written(reading: &Reading, start: usize, commands: &str) -> Vec<Edited> {
                 let text = text.map(|text| units_within(reading, &place(&text)));
                 units.extend(text.into_iter().flat_map(|text| clipped(reading, text)));
                 units.dedup();
-                all.push(Edited { path: path_key(&commands[path]), units });
+                all.push(FileEdit { block, path: path_key(&commands[path]), units });
             }
         }
     }
@@ -94,17 +112,17 @@ fn written(reading: &Reading, start: usize, commands: &str) -> Vec<Edited> {
 }
 
 /// Returns the edits in a call's arguments: of a patch several, else at most one.
-fn edits(reading: &Reading, call: &Called) -> Vec<Edited> {
-    let units = call.units(reading);
+fn edits(reading: &Reading, block: usize, span: &Range<usize>) -> Vec<FileEdit> {
+    let units = units_within(reading, span);
     let line = |unit: usize| said(reading, &reading.units[unit]);
     let is_patch = units.clone().take(4).any(|unit| {
         let text = line(unit);
         text.contains("*** Begin Patch") || text.starts_with("+++ ") || text.starts_with("--- ")
     });
     if is_patch {
-        return patched(reading, units);
+        return patched(reading, block, units);
     }
-    let BlockKind::Call { arguments, .. } = &reading.blocks[call.block].kind else {
+    let BlockKind::Call { arguments, .. } = &reading.blocks[block].kind else {
         return Vec::new();
     };
     let Some(path) = actions::path(arguments) else { return Vec::new() };
@@ -119,11 +137,11 @@ fn edits(reading: &Reading, call: &Called) -> Vec<Edited> {
     let mut own: Vec<usize> = of(path).take(1).collect();
     own.extend(clipped(reading, text));
     own.dedup();
-    vec![Edited { path: path_key(&reading.text[path.value.clone()]), units: own }]
+    vec![FileEdit { block, path: path_key(&reading.text[path.value.clone()]), units: own }]
 }
 
 /// Returns the edits of a patch: each file with its first added lines.
-fn patched(reading: &Reading, units: Range<usize>) -> Vec<Edited> {
+fn patched(reading: &Reading, block: usize, units: Range<usize>) -> Vec<FileEdit> {
     let line = |unit: usize| said(reading, &reading.units[unit]);
     let header = |unit: usize| {
         let text = line(unit);
@@ -139,7 +157,11 @@ fn patched(reading: &Reading, units: Range<usize>) -> Vec<Edited> {
         let added = (file + 1..end).filter(|unit| line(*unit).starts_with('+'));
         let mut own = vec![file];
         own.extend(clipped(reading, added));
-        edits.push(Edited { path: path_key(header(file).unwrap_or_default()), units: own });
+        edits.push(FileEdit {
+            block,
+            path: path_key(header(file).unwrap_or_default()),
+            units: own,
+        });
     }
     edits
 }
@@ -165,8 +187,6 @@ fn clipped(reading: &Reading, units: impl Iterator<Item = usize>) -> Vec<usize> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::wire::Protocol;
 
@@ -176,13 +196,12 @@ mod tests {
         let raw = format!(
             r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"a","type":"function","function":{{"name":"edit","arguments":{arguments}}}}}]}}"#
         );
-        let reading = Arc::new(Reading::of(&Protocol::Chat.read_message(&raw).expect("a message")));
-        let texts = |edit: Edited| {
-            let line = |unit: usize| said(&reading, &reading.units[unit]).to_owned();
-            edit.units.into_iter().map(line).collect()
+        let reading = Reading::of(&Protocol::Chat.read_message(&raw).expect("a message"));
+        let texts = |edit: &FileEdit| {
+            let line = |unit: &usize| said(&reading, &reading.units[*unit]).to_owned();
+            edit.units.iter().map(line).collect()
         };
-        let calls = Calls::of(&[Arc::clone(&reading)]);
-        edits(&reading, &calls.list[0]).into_iter().map(texts).collect()
+        super::found(&reading).iter().map(texts).collect()
     }
 
     #[test]
