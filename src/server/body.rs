@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep};
@@ -92,6 +92,11 @@ impl Permit {
         Ok(())
     }
 
+    /// Returns a permit for zero bytes of the same room.
+    pub fn sibling(&self) -> Self {
+        self.bodies.permit()
+    }
+
     /// Whether there is currently room for `bytes` more. Acquires nothing.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let held_bytes = self.bodies.held_bytes.load(Ordering::Relaxed);
@@ -121,13 +126,59 @@ impl Room for Permit {
     }
 
     fn another(&self) -> Box<dyn Room> {
-        Box::new(self.bodies.permit())
+        Box::new(self.sibling())
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.shrink(self.bytes);
+    }
+}
+
+/// Bytes of a body within a permit: all that is reserved for them counts, not their length alone.
+pub(super) struct Growing<'a> {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+    permit: &'a mut Permit,
+}
+
+impl<'a> Growing<'a> {
+    /// Starts without any byte.
+    pub(super) fn new(max_bytes: usize, permit: &'a mut Permit) -> Self {
+        Self { bytes: Vec::new(), max_bytes, permit }
+    }
+
+    /// Appends `more`; some of what is needed next is reserved with it, if there is room.
+    pub(super) fn extend(&mut self, more: &[u8]) -> Result<(), Refused> {
+        let needed_bytes = self.bytes.len() + more.len();
+        if needed_bytes > self.max_bytes {
+            return Err(Refused::TooLarge);
+        }
+        let reserved_bytes = self.bytes.capacity();
+        if needed_bytes > reserved_bytes {
+            let generous_bytes = (reserved_bytes + reserved_bytes / 2).min(self.max_bytes);
+            if self.reserve(generous_bytes.max(needed_bytes)).is_err() {
+                self.reserve(needed_bytes)?;
+            }
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(())
+    }
+
+    /// Reserves `all_bytes` in total.
+    fn reserve(&mut self, all_bytes: usize) -> Result<(), Refused> {
+        self.permit.grow(all_bytes.saturating_sub(self.bytes.capacity()))?;
+        self.bytes.reserve_exact(all_bytes.saturating_sub(self.bytes.len()));
+        Ok(())
+    }
+
+    /// Returns the bytes; what was reserved and is not needed is free again.
+    pub(super) fn finish(mut self) -> Bytes {
+        let spare_bytes = self.bytes.capacity() - self.bytes.len();
+        self.bytes.shrink_to_fit();
+        self.permit.shrink(spare_bytes);
+        Bytes::from(self.bytes)
     }
 }
 
@@ -151,31 +202,26 @@ pub(super) async fn read_whole(
     let Some(first) = next_data(body).await? else {
         return Ok(Bytes::new());
     };
-    count(first.len(), max_bytes, permit)?;
+    if first.len() > max_bytes {
+        return Err(Failure::Refused(Refused::TooLarge));
+    }
+    permit.grow(first.len()).map_err(Failure::Refused)?;
     let Some(mut chunk) = next_data(body).await? else {
         return Ok(first);
     };
-    let capacity = declared_bytes.clamp(first.len(), FIRST_CAPACITY_BYTES.max(first.len()));
-    let mut whole = BytesMut::with_capacity(capacity);
-    whole.extend_from_slice(&first);
+    permit.shrink(first.len());
+    let most_bytes = if declared_bytes > 0 { declared_bytes } else { max_bytes };
+    let mut whole = Growing::new(most_bytes, permit);
+    let early_bytes = declared_bytes.min(FIRST_CAPACITY_BYTES).max(first.len());
+    whole.reserve(early_bytes).and_then(|()| whole.extend(&first)).map_err(Failure::Refused)?;
     drop(first);
     loop {
-        count(whole.len() + chunk.len(), max_bytes, permit)?;
-        whole.extend_from_slice(&chunk);
+        whole.extend(&chunk).map_err(Failure::Refused)?;
         match next_data(body).await? {
             Some(next) => chunk = next,
-            None => return Ok(whole.freeze()),
+            None => return Ok(whole.finish()),
         }
     }
-}
-
-/// Checks a length of `so_far_bytes` and grows the permit to it.
-fn count(so_far_bytes: usize, max_bytes: usize, permit: &mut Permit) -> Result<(), Failure> {
-    if so_far_bytes > max_bytes {
-        return Err(Failure::Refused(Refused::TooLarge));
-    }
-    let new_bytes = so_far_bytes.saturating_sub(permit.bytes);
-    permit.grow(new_bytes).map_err(Failure::Refused)
 }
 
 /// Returns the next piece of data; trailers are ignored.

@@ -40,6 +40,11 @@ const MIN_HEAD_BYTES: usize = 8192;
 /// perhaps a length, a credential and an encoding.
 const MAX_HEADERS: usize = 96;
 
+/// Maximum number of requests at once on a connection of HTTP/2, and of bytes that each keeps for a caller who
+/// does not read: together no more than some connections of HTTP/1 keep.
+const MAX_STREAMS: u32 = 100;
+const MAX_SEND_BYTES: usize = 64 << 10;
+
 /// Whether a connection is served or refused for lack of room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Welcome {
@@ -72,7 +77,11 @@ impl Connections {
             .header_read_timeout(None)
             .max_buf_size(max_head_bytes)
             .max_headers(MAX_HEADERS);
-        builder.http2().max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX));
+        builder
+            .http2()
+            .max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX))
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_send_buf_size(MAX_SEND_BYTES);
         Ok(Self {
             metrics: Arc::clone(routes.proxy().journal().metrics()),
             builder,
@@ -420,7 +429,9 @@ impl Watched {
     /// Counts the bytes of a write.
     fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = &written {
-            if self.pulse.owing.load(Ordering::Relaxed) > 0 {
+            // On HTTP/2 they may be no part of an answer: a caller that asks for signs of life takes nothing.
+            let is_answer = !self.pulse.is_http2.load(Ordering::Relaxed);
+            if is_answer && self.pulse.owing.load(Ordering::Relaxed) > 0 {
                 self.pulse.takes();
             }
             self.metrics.connections.sent_bytes.inc_by(*bytes as u64);

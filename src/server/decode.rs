@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use ruzstd::decoding::StreamingDecoder;
 
-use super::body::{Permit, Refused};
+use super::body::{Growing, Permit, Refused};
 
 /// Supported encodings of a request body, as listed in `accept-encoding`.
 pub const SUPPORTED_ENCODINGS: &str = "gzip, deflate, zstd";
@@ -86,17 +86,19 @@ pub fn decode(
     let mut current = received.clone();
     let mut counted_bytes = 0;
     for encoding in encodings.iter().rev() {
-        let mut sink = Sink { decoded: Vec::new(), max_bytes, encoding: *encoding, permit };
+        // A decoder of zstd keeps a window of its own.
+        let mut windows = permit.sibling();
+        let decoded = Growing::new(max_bytes, permit);
+        let mut sink = Sink { decoded, max_bytes, encoding: *encoding, windows: &mut windows };
         match encoding {
             Encoding::Gzip => sink.fill(MultiGzDecoder::new(&current[..]))?,
             Encoding::Deflate if is_zlib(&current) => sink.fill(ZlibDecoder::new(&current[..]))?,
             Encoding::Deflate => sink.fill(DeflateDecoder::new(&current[..]))?,
             Encoding::Zstd => sink.fill_from_zstd(&current)?,
         }
-        let decoded = sink.decoded;
+        current = sink.decoded.finish();
         permit.shrink(counted_bytes);
-        counted_bytes = decoded.len();
-        current = Bytes::from(decoded);
+        counted_bytes = current.len();
     }
     Ok(current)
 }
@@ -113,30 +115,21 @@ fn is_zlib(bytes: &[u8]) -> bool {
 
 /// Bounded output of a decoder.
 struct Sink<'a> {
-    decoded: Vec<u8>,
+    decoded: Growing<'a>,
     max_bytes: usize,
     encoding: Encoding,
-    permit: &'a mut Permit,
+    windows: &'a mut Permit,
 }
 
 impl Sink<'_> {
     fn fill(&mut self, mut source: impl Read) -> Result<(), Failure> {
+        let mut step = vec![0; STEP_BYTES];
         loop {
-            let start = self.decoded.len();
-            self.decoded.resize(start + STEP_BYTES, 0);
-            let read = source.read(&mut self.decoded[start..]);
-            let read_bytes = *read.as_ref().unwrap_or(&0);
-            self.decoded.truncate(start + read_bytes);
-            if read.is_err() {
-                return Err(Failure::Broken(self.encoding));
-            }
-            if read_bytes == 0 {
+            let read = source.read(&mut step).map_err(|_| Failure::Broken(self.encoding))?;
+            if read == 0 {
                 return Ok(());
             }
-            if self.decoded.len() > self.max_bytes {
-                return Err(Failure::Refused(Refused::TooLarge));
-            }
-            self.grow(read_bytes)?;
+            self.decoded.extend(&step[..read]).map_err(Failure::Refused)?;
         }
     }
 
@@ -159,19 +152,15 @@ impl Sink<'_> {
                         return Err(Failure::Refused(Refused::TooLarge));
                     }
                     let window_bytes = window_bytes.min(self.max_bytes);
-                    self.grow(window_bytes)?;
+                    self.windows.grow(window_bytes).map_err(Failure::Refused)?;
                     let decoder = StreamingDecoder::new(&mut source).map_err(|_| broken)?;
                     let filled = self.fill(decoder);
-                    self.permit.shrink(window_bytes);
+                    self.windows.shrink(window_bytes);
                     filled?;
                 }
             }
         }
         Ok(())
-    }
-
-    fn grow(&mut self, bytes: usize) -> Result<(), Failure> {
-        self.permit.grow(bytes).map_err(Failure::Refused)
     }
 }
 
