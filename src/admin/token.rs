@@ -53,10 +53,19 @@ pub fn for_metrics(token: &Secret) -> Secret {
 pub fn keep_for_metrics(path: &Path, token: &Secret) -> io::Result<PathBuf> {
     let path = path.with_file_name("metrics.token");
     let wanted = for_metrics(token);
-    if fs::read_to_string(&path).is_ok_and(|text| text.trim() == wanted.expose()) {
-        return Ok(path);
+    match fs::read_to_string(&path) {
+        Ok(text) if text.trim() == wanted.expose() => {}
+        Ok(text) if !text.starts_with(METRICS_PREFIX) => {
+            let said = "it is no token of weir's; weir writes its token for metrics there";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
+        }
+        _ => {
+            // A new file takes its place: what was there may be a link, or open to others.
+            let new = path.with_file_name(format!("metrics.token.{}.new", std::process::id()));
+            let written = write_private(&new, &wanted).and_then(|()| fs::rename(&new, &path));
+            written.inspect_err(|_| _ = fs::remove_file(&new))?;
+        }
     }
-    write_private(&path, &wanted)?;
     Ok(path)
 }
 

@@ -4,7 +4,7 @@
 mod command;
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -204,7 +204,8 @@ impl RunArgs {
     }
 }
 
-/// Returns the names of the variables from which weir reads keys and secrets of its own.
+/// Returns the names of the variables from which weir reads keys and secrets of its own; all that hold a
+/// setting count, since URLs of a store or of a webhook have passwords.
 fn secret_variables(config: &Config) -> Vec<String> {
     let upstreams = config.all_upstreams().flat_map(|(_, own)| {
         let headers = own.header_envs.iter().map(|(_, variable)| variable);
@@ -216,15 +217,25 @@ fn secret_variables(config: &Config) -> Vec<String> {
         &config.events.secret_env,
         &config.traces.headers_env,
     ];
-    upstreams.chain(others).filter(|name| !name.is_empty()).cloned().collect()
+    let named = upstreams.chain(others).filter(|name| !name.is_empty()).cloned();
+    let settings = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let settings = settings.filter(|name| name.starts_with("WEIR_") && name.contains("__"));
+    named.chain(settings).chain(["OTEL_EXPORTER_OTLP_HEADERS".to_owned()]).collect()
 }
 
-/// Opens a log file to append to it; a long one is begun again.
+/// Opens a log file to append to it, for its user alone; a long one is begun again.
 fn opened(path: &Path) -> io::Result<File> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+    let (mut folders, mut options) = (DirBuilder::new(), OpenOptions::new());
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+        folders.mode(0o700);
+        options.mode(0o600);
     }
-    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    if let Some(folder) = path.parent() {
+        folders.recursive(true).create(folder)?;
+    }
+    let file = options.create(true).append(true).open(path)?;
     if file.metadata()?.len() > MAX_LOG_BYTES {
         file.set_len(0)?;
     }
