@@ -173,7 +173,7 @@ impl Catalogue {
         exact.unwrap_or(&candidates[0]).to_owned()
     }
 
-    /// Returns the name of which `name` is a dated snapshot, if that is listed with a price; else itself. A
+    /// Returns the name of the model that `name` is a dated snapshot of, if that is listed with a price; else `name`. A
     /// snapshot may have a price of its own, but counts as its model.
     fn without_date<'n>(&'n self, name: &'n str) -> &'n str {
         let shorter = names::beginnings(name).find(|(own, rest)| {

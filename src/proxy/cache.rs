@@ -7,6 +7,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use moka::policy::EvictionPolicy;
@@ -193,6 +194,46 @@ impl Expiry<u128, Entry> for Idle {
         _: Option<Duration>,
     ) -> Option<Duration> {
         entry.idle
+    }
+}
+
+/// Numbers of lookups in a cache.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Lookups {
+    /// Counts a lookup.
+    pub(super) fn note(&self, is_hit: bool) {
+        self.note_all(u64::from(is_hit), u64::from(!is_hit));
+    }
+
+    /// Counts several lookups.
+    pub(super) fn note_all(&self, hits: u64, misses: u64) {
+        for (counter, more) in [(&self.hits, hits), (&self.misses, misses)] {
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Figures of a cache since the process started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheFigures {
+    pub name: &'static str,
+    /// Lookups, if they are counted: hits and misses.
+    pub lookups: Option<(u64, u64)>,
+    pub bytes: u64,
+}
+
+impl CacheFigures {
+    pub(super) fn new(name: &'static str, lookups: Option<&Lookups>, bytes: u64) -> Self {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let lookups = lookups.map(|lookups| (read(&lookups.hits), read(&lookups.misses)));
+        Self { name, lookups, bytes }
     }
 }
 

@@ -1,16 +1,13 @@
-//! Headers of forwarded requests and answers: those for one connection, or for weir, go no further.
+//! Headers of weir's own: options in requests, reports in answers.
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, Entry, HOST, HeaderName, SET_COOKIE, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VIA,
-};
+use http::header::{CONTENT_LENGTH, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
-use super::conversations::Opened;
-use super::plan::{Planned, RequestOptions};
+use super::plan::{Planned, UNREAD};
 use crate::config::Context;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::admit::class::RequestClass;
+use crate::proxy::admit::request::RequestOptions;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::Verbosity;
 use weir_store::ledger::RequestId;
@@ -58,41 +55,13 @@ const RATE_TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-/// Beginning of the names of weir's own cookies.
-const OWN_COOKIES: &[u8] = b"weir_";
-
-/// Name of this instance in `via`.
-#[derive(Clone)]
-pub struct Via {
-    name: String,
-    value: HeaderValue,
-}
-
-impl Via {
-    /// Generates a unique name.
-    pub fn random() -> Self {
-        let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).expect("the operating system gives random bytes at start");
-        let name = format!("weir-{:016x}", u64::from_be_bytes(bytes));
-        let value = HeaderValue::try_from(format!("1.1 {name}"))
-            .expect("hexadecimal digits make a header value");
-        Self { name, value }
-    }
-
-    /// Returns the name of this instance.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Whether this instance is among those that forwarded a request.
-    pub fn is_in(&self, headers: &HeaderMap) -> bool {
-        headers
-            .get_all(VIA)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|hop| hop.split_whitespace().nth(1) == Some(&self.name))
-    }
+/// State of a request's conversation, for the answer's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened {
+    /// So many kept messages stand before those of the request.
+    Messages(usize),
+    /// The store could not be read: the request was sent alone, and nothing is kept.
+    Unavailable,
 }
 
 /// Reads the caller's options for the plan, from headers or else from its key.
@@ -192,45 +161,6 @@ fn invalid_header(name: &str, message: String) -> ProxyError {
         param: Some(name.to_owned()),
         ..ProxyError::new(ErrorKind::InvalidRequest, message)
     }
-}
-
-/// Action of a conversation that is forwarded unread.
-pub(super) const UNREAD: &str = "unread";
-
-/// Prepares a caller's headers for the upstream; the client adds `host` and `content-length`.
-pub(super) fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
-    remove_hop_by_hop(&mut headers);
-    remove_where(&mut headers, |name| name.starts_with("x-weir-"));
-    for name in [HOST, CONTENT_LENGTH, EXPECT] {
-        headers.remove(name);
-    }
-    headers.append(VIA, via.value.clone());
-    headers
-}
-
-/// Prepares the upstream's headers for the caller. `content-length` stays: the body is the same.
-/// Nothing passes for weir's own: no `x-weir-…`, and no cookie with a name of weir's, which a browser
-/// would send to the dashboard on another port.
-pub(super) fn inbound(mut headers: HeaderMap) -> HeaderMap {
-    remove_hop_by_hop(&mut headers);
-    remove_where(&mut headers, |name| name.starts_with("x-weir-"));
-    let is_weirs = |value: &HeaderValue| {
-        value
-            .as_bytes()
-            .trim_ascii_start()
-            .get(..5)
-            .is_some_and(|name| name.eq_ignore_ascii_case(OWN_COOKIES))
-    };
-    if let Entry::Occupied(cookies) = headers.entry(SET_COOKIE)
-        && cookies.iter().any(is_weirs)
-    {
-        let (_, cookies) = cookies.remove_entry_mult();
-        let others: Vec<HeaderValue> = cookies.filter(|value| !is_weirs(value)).collect();
-        others.into_iter().for_each(|value| {
-            headers.append(SET_COOKIE, value);
-        });
-    }
-    headers
 }
 
 /// Adds the request's ID in the journal.
@@ -351,31 +281,6 @@ fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     }
 }
 
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE] {
-        headers.remove(name);
-    }
-    remove_where(headers, |name| name == "keep-alive" || name.starts_with("proxy-"));
-}
-
-fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
-    let names: Vec<HeaderName> =
-        headers.keys().filter(|name| unwanted(name.as_str())).cloned().collect();
-    for name in names {
-        headers.remove(name);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,7 +294,7 @@ mod tests {
 
     /// Creates a caller in open mode.
     fn anybody() -> Caller {
-        Caller::new(crate::proxy::Tenant::ANONYMOUS, None)
+        Caller::new(weir_store::Tenant::ANONYMOUS, None)
     }
 
     /// Creates a configuration that lets callers choose.
@@ -457,54 +362,5 @@ mod tests {
             options(&headers(&[("x-weir-bypass", "0")]), &Config::default().context, &anybody())
                 .is_ok()
         );
-    }
-
-    #[test]
-    fn only_what_concerns_the_upstream_goes_out() {
-        let callers = headers(&[
-            ("authorization", "Bearer k"),
-            ("connection", "close, x-private"),
-            ("connection", "x-other"),
-            ("x-private", "1"),
-            ("x-other", "1"),
-            ("keep-alive", "timeout=5"),
-            ("proxy-authorization", "Basic x"),
-            ("proxy-connection", "keep-alive"),
-            ("te", "trailers"),
-            ("trailer", "x-sum"),
-            ("transfer-encoding", "chunked"),
-            ("upgrade", "h2c"),
-            ("host", "127.0.0.1:8400"),
-            ("content-length", "3"),
-            ("expect", "100-continue"),
-            ("x-weir-bypass", "1"),
-            ("x-weir-unheard-of", "1"),
-            ("accept-encoding", "gzip"),
-            ("x-kept", "1"),
-            ("x-kept", "2"),
-            ("via", "1.1 other"),
-        ]);
-        let via = Via::random();
-        let sent = outbound(callers, &via);
-        let mut expected = headers(&[
-            ("authorization", "Bearer k"),
-            ("accept-encoding", "gzip"),
-            ("x-kept", "1"),
-            ("x-kept", "2"),
-            ("via", "1.1 other"),
-        ]);
-        expected.append(VIA, via.value.clone());
-        assert_eq!(sent, expected);
-        assert!(via.is_in(&sent));
-        assert!(!Via::random().is_in(&sent), "another instance is no loop");
-    }
-
-    #[test]
-    fn a_loop_is_seen_in_a_list_of_hops() {
-        let via = Via::random();
-        let mut headers = HeaderMap::new();
-        let hops = format!("1.0 a, 1.1 {} (comment), 2 b", via.name);
-        headers.insert(VIA, HeaderValue::try_from(hops).expect("plain text"));
-        assert!(via.is_in(&headers));
     }
 }

@@ -3,9 +3,8 @@
 
 use bytes::Bytes;
 
-use super::admit::request::ChatRequest;
-use super::error::{ErrorKind, ProxyError};
-use super::send::INLINE_BODY_BYTES;
+use super::admit::request::{ChatRequest, on_time};
+use super::error::ProxyError;
 use super::settings::Settings;
 use weir_engine::wire::{Protocol, insert};
 
@@ -21,15 +20,8 @@ pub(super) async fn add(settings: &Settings, request: &mut ChatRequest) -> Resul
         return Ok(());
     }
     let (protocol, body) = (request.protocol, request.decoded.clone());
-    let added = match body.len() <= INLINE_BODY_BYTES {
-        true => with_text(protocol, &body, text),
-        false => {
-            let text = text.to_owned();
-            let added = tokio::task::spawn_blocking(move || with_text(protocol, &body, &text));
-            let failed = |_| ProxyError::new(ErrorKind::Internal, "a body could not be read");
-            added.await.map_err(failed)?
-        }
-    };
+    let text = text.to_owned();
+    let added = on_time(body.len(), move || with_text(protocol, &body, &text)).await?;
     // A body without a place for it is refused when it is read.
     let Some(added) = added else { return Ok(()) };
     request.replace(added, EDIT);

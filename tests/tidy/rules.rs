@@ -19,8 +19,8 @@ impl Finding {
     }
 }
 
-/// The layer of each module in its crate. An import points to a lower number; between crates Cargo
-/// holds the order.
+/// The layer of each module in its crate, and of the modules in `proxy` among themselves. An import points to
+/// a lower number; between crates Cargo holds the order.
 const RANKS: &[(&str, &str, u8)] = &[
     ("weir-engine", "tokens", 0),
     ("weir-engine", "wire", 0),
@@ -34,6 +34,39 @@ const RANKS: &[(&str, &str, u8)] = &[
     ("weir", "admin", 3),
     ("weir", "server", 3),
     ("weir", "cli", 4),
+    ("weir", "proxy/cache", 0),
+    ("weir", "proxy/compaction/seal", 0),
+    ("weir", "proxy/error", 0),
+    ("weir", "proxy/logged", 0),
+    ("weir", "proxy/outbox", 0),
+    ("weir", "proxy/recall/said", 0),
+    ("weir", "proxy/admit", 1),
+    ("weir", "proxy/events", 1),
+    ("weir", "proxy/metrics", 1),
+    ("weir", "proxy/random", 1),
+    ("weir", "proxy/recall/records", 1),
+    ("weir", "proxy/live", 2),
+    ("weir", "proxy/traces", 2),
+    ("weir", "proxy/upstreams", 3),
+    ("weir", "proxy/summaries", 4),
+    ("weir", "proxy/plan", 5),
+    ("weir", "proxy/headers", 6),
+    ("weir", "proxy/hold", 6),
+    ("weir", "proxy/record", 7),
+    ("weir", "proxy/summaries/making", 7),
+    ("weir", "proxy/settings", 8),
+    ("weir", "proxy/job", 9),
+    ("weir", "proxy/compaction", 10),
+    ("weir", "proxy/conversations", 10),
+    ("weir", "proxy/profile", 10),
+    ("weir", "proxy/send", 11),
+    ("weir", "proxy/relay", 12),
+    ("weir", "proxy/settle", 13),
+    ("weir", "proxy/runtime", 14),
+    ("weir", "proxy/metrics/gauges", 15),
+    ("weir", "proxy/recall", 15),
+    ("weir", "proxy/metrics/process", 16),
+    ("weir", "proxy/metrics/page", 17),
 ];
 /// Modules without I/O, clock, randomness or logging.
 const PURE: &[(&str, &str)] = &[
@@ -44,8 +77,8 @@ const PURE: &[(&str, &str)] = &[
     ("weir-store", "budget"),
     ("weir", "config"),
 ];
-/// Crates in which each module needs a layer.
-const LAYERED: &[&str] = &["weir", "weir-engine"];
+/// Crates and folders in which each module needs a layer.
+const LAYERED: &[(&str, &str)] = &[("weir", ""), ("weir", "proxy"), ("weir-engine", "")];
 const MAX_FILE_LINES: usize = 800;
 const MAX_FUNCTION_LINES: usize = 70;
 
@@ -96,21 +129,52 @@ fn module(path: &str) -> Option<(&str, &str)> {
     (!matches!(name, "lib" | "main")).then_some((krate, name))
 }
 
-/// Returns the number of modules between a file's own and the crate's root.
-fn depth(path: &str) -> usize {
-    let segments = inside(path).map_or(0, |(_, inside)| inside.split('/').count());
-    if path.ends_with("/mod.rs") { segments - 1 } else { segments }
+/// Returns the path of a file's module below its crate's root.
+fn segments(inside: &str) -> Vec<&str> {
+    let mut segments: Vec<&str> = inside.trim_end_matches(".rs").split('/').collect();
+    segments.pop_if(|last| matches!(*last, "mod" | "lib" | "main"));
+    segments
+}
+
+/// Returns the name of the layer that a module is in, that of the innermost folder with one.
+fn layer(krate: &str, module: &[&str]) -> Option<&'static str> {
+    let names = (1..=module.len()).rev().map(|length| module[..length].join("/"));
+    let own = |name: String| RANKS.iter().find(|(owner, own, _)| *owner == krate && *own == name);
+    names.filter_map(own).next().map(|(_, name, _)| *name)
+}
+
+/// Whether a module may import from another layer; `None` is an unranked module.
+fn may_see(krate: &str, own: &str, target: Option<&str>) -> bool {
+    let first = |name: &str| name.split('/').next().and_then(|first| rank(krate, first));
+    match target {
+        None => LAYERED.contains(&(krate, "")),
+        Some(target) if target == own => true,
+        Some(target) if own.split('/').next() != target.split('/').next() => {
+            first(target) < first(own)
+        }
+        // The folder's own file is above all that is in it.
+        Some(target) => {
+            !own.contains('/') || target.contains('/') && rank(krate, target) < rank(krate, own)
+        }
+    }
 }
 
 pub fn layers(path: &str, source: &Source) -> Vec<Finding> {
-    let Some((krate, own)) = module(path) else {
+    let Some((krate, inside)) = inside(path).filter(|_| module(path).is_some()) else {
         return Vec::new();
     };
-    let Some(own_rank) = rank(krate, own) else {
-        return match LAYERED.contains(&krate) {
-            true => vec![Finding::new(1, format!("{own} has no layer: name it in RANKS"))],
-            false => Vec::new(),
-        };
+    let module = segments(inside);
+    let is_unranked = |(owner, folder): &(&str, &str)| {
+        let depth = folder.split('/').filter(|name| !name.is_empty()).count();
+        let is_inside = module.len() > depth && module[..depth].join("/") == *folder;
+        *owner == krate && is_inside && rank(krate, &module[..=depth].join("/")).is_none()
+    };
+    if LAYERED.iter().any(is_unranked) {
+        let message = format!("{} has no layer: name it in RANKS", module.join("/"));
+        return vec![Finding::new(1, message)];
+    }
+    let Some(own) = layer(krate, &module) else {
+        return Vec::new();
     };
     // In tests `super` begins one level lower; `crate` means the same everywhere.
     let shipped = source::paths(&source.shipped).into_iter().map(|named| (named, true));
@@ -120,20 +184,15 @@ pub fn layers(path: &str, source: &Source) -> Vec<Finding> {
         let segments: Vec<&str> = named.path.split("::").collect();
         let supers = segments.iter().take_while(|segment| **segment == "super").count();
         let target = match segments.as_slice() {
-            ["crate", target, ..] => target,
-            _ if supers_count && supers > 0 && supers == depth(path) => {
-                let Some(target) = segments.get(supers) else { continue };
-                target
+            ["crate", target @ ..] => target.to_vec(),
+            _ if supers_count && supers > 0 && supers <= module.len() => {
+                [&module[..module.len() - supers], &segments[supers..]].concat()
             }
             _ => continue,
         };
-        let target_rank = match rank(krate, target) {
-            Some(rank) => rank,
-            None if LAYERED.contains(&krate) => continue,
-            None => u8::MAX,
-        };
-        if *target != own && target_rank >= own_rank {
-            let message = format!("{own} (layer {own_rank}) must not see {target} ({target_rank})");
+        let target = layer(krate, &target);
+        if !may_see(krate, own, target) {
+            let message = format!("{own} must not see {}", target.unwrap_or(&named.path));
             let finding = Finding::new(named.line, message);
             if !findings.contains(&finding) {
                 findings.push(finding);
@@ -358,6 +417,15 @@ mod tests {
             ("src/cli/mod.rs", "use crate::server::Server;", vec![]),
             ("src/unheard_of/mod.rs", "", vec![1]),
             ("src/main.rs", "use weir::cli;", vec![]),
+            ("src/proxy/plan/draft.rs", "use crate::proxy::send::Cause;", vec![1]),
+            ("src/proxy/send/chat.rs", "use super::super::{plan::Job, relay::Relay};", vec![1]),
+            ("src/proxy/send/chat.rs", "use super::{Cause, attempt::Attempt};", vec![]),
+            ("src/proxy/plan/mod.rs", "use super::{ErrorKind, error::ProxyError};", vec![1]),
+            ("src/proxy/plan/mod.rs", "pub(in crate::proxy) use crate::config::Config;", vec![1]),
+            ("src/proxy/recall/said.rs", "use super::Recall;", vec![1]),
+            ("src/proxy/recall/mod.rs", "use super::recall::said::Said;", vec![]),
+            ("src/proxy/mod.rs", "use self::plan::Job;\nuse super::server::X;", vec![2]),
+            ("src/proxy/unheard_of/a.rs", "", vec![1]),
         ] {
             assert_eq!(lines(&layers(path, &source(text))), expected, "{path}: {text}");
         }

@@ -10,37 +10,39 @@ use super::source::{self, Source};
 const MOST_LINES: &[(&str, usize)] = &[
     // Instruction files by what they are, odd lines of old results and users' own sentences stay in notes; chains of
     // a provider's tools, and constant parts of prompts.
-    ("crates/weir-engine/src/compact/", 14_650),
-    ("crates/weir-engine/src/plan/", 1000),
+    ("crates/weir-engine/src/compact/", 14_700),
+    ("crates/weir-engine/src/plan/", 1010),
     ("crates/weir-engine/src/tokens/", 1950),
     // Refusals as too long, failed answers and what holds must bound, as providers word them.
-    ("crates/weir-engine/src/wire/", 10_400),
+    ("crates/weir-engine/src/wire/", 10_500),
     ("crates/weir-eval/src/", 4250),
-    ("crates/weir-store/src/", 12750),
+    // Counts that are read again when a clock is set.
+    ("crates/weir-store/src/", 12_800),
     // Connections without a request give way, and a token reads the metrics alone.
     ("src/admin/", 2200),
-    ("src/cli/", 8200),
-    ("src/config/", 4800),
-    // What one tenant's traffic teaches, and names that count as the model that answers.
-    ("src/proxy/", 18_400),
+    ("src/cli/", 8250),
+    ("src/config/", 4820),
+    // What one tenant's traffic teaches, names that count as the model that answers, and responses in the background.
+    ("src/proxy/", 18_570),
     // The entrance of `weir run`.
     ("src/server/", 2500),
     ("src/tls/", 200),
     ("src/upstream/", 1850),
 ];
-/// Maximum files that import one another in a circle, in each crate.
-const MOST_IN_CIRCLE: &[(&str, usize)] = &[
-    ("crates/weir-engine/src/", 4),
-    ("crates/weir-eval/src/", 3),
-    ("crates/weir-store/src/", 7),
-    ("src/", 66),
+/// Maximum files that import one another in a circle, in each crate and in a folder of one.
+const MOST_IN_CIRCLE: &[(&str, &str, usize)] = &[
+    ("crates/weir-engine/src/", "", 4),
+    ("crates/weir-eval/src/", "", 3),
+    ("crates/weir-store/src/", "", 7),
+    ("src/", "", 34),
+    ("src/", "proxy/", 2),
 ];
 /// Lines below a ceiling of lines that need no lower one, at least.
 const SLACK_LINES: usize = 50;
 /// Maximum settings in `config/default.toml`.
 const MOST_SETTINGS: usize = 187;
 /// Maximum names that three types or more have.
-const MOST_SHARED_NAMES: usize = 91;
+const MOST_SHARED_NAMES: usize = 90;
 
 /// Returns what exceeds its ceiling, and what is so far below that the ceiling must follow.
 pub fn findings(files: &BTreeMap<String, Source>, settings: &str) -> Vec<String> {
@@ -57,10 +59,12 @@ pub fn findings(files: &BTreeMap<String, Source>, settings: &str) -> Vec<String>
         let lines = own.map(|(_, source)| lines_of_code(source)).sum();
         check(&format!("lines of code in {folder}"), lines, *most, SLACK_LINES.max(most / 20));
     }
-    for (base, most) in MOST_IN_CIRCLE {
-        let circle = largest_circle(&imports(files, base));
+    for (base, folder, most) in MOST_IN_CIRCLE {
+        let mut imports = imports(files, base);
+        imports.retain(|file, _| file.starts_with(folder));
+        let circle = largest_circle(&imports);
         check(
-            &format!("files in a circle in {base} ({})", circle.join(", ")),
+            &format!("files in a circle in {base}{folder} ({})", circle.join(", ")),
             circle.len(),
             *most,
             0,

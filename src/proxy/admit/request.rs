@@ -1,16 +1,33 @@
 //! Requests as the server hands them over, admitted and with their bodies.
 
 use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, Method};
 
 use super::admission::Admission;
 use super::caller::Caller;
-use crate::proxy::compaction::Asked;
-use crate::proxy::plan::RequestOptions;
-use crate::proxy::recall::Offer;
+use super::class::RequestClass;
+use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::upstream::{Body, Target};
+use weir_engine::compact::LearnedLimits;
+use weir_engine::compact::policy::clearing::Clearing;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::model::ModelField;
+
+/// Larger bodies are not read on the request's own task.
+pub const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
+
+/// Does work on a body of this size, off the async threads if it is large.
+pub async fn on_time<T: Send + 'static>(
+    size_bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ProxyError> {
+    if size_bytes <= INLINE_BODY_BYTES {
+        return Ok(work());
+    }
+    let failed = |_| ProxyError::new(ErrorKind::Internal, "a body could not be read");
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
 
 /// Share of the memory for bodies, released on drop.
 pub trait Room: Send + Sync {
@@ -63,6 +80,21 @@ pub struct ChatRequest {
     pub recall: Option<Offer>,
 }
 
+impl ChatRequest {
+    /// Replaces the body by one that weir has edited.
+    pub fn replace(&mut self, body: Bytes, edit: &'static str) {
+        self.continue_with(body);
+        self.asked.edits.push(edit);
+    }
+
+    /// Replaces the body by one with more messages behind it.
+    pub fn continue_with(&mut self, body: Bytes) {
+        self.headers.remove(CONTENT_ENCODING);
+        self.received = body.clone();
+        self.decoded = body;
+    }
+}
+
 impl From<ChatRequest> for Pass {
     fn from(request: ChatRequest) -> Self {
         let is_decoded = request.decoded.len() != request.received.len();
@@ -85,6 +117,59 @@ pub struct RequestedModel {
     pub is_by_body: bool,
     /// Position of the name in the body, if it may have to be replaced.
     pub field: Option<ModelField>,
+}
+
+/// Options for the plan from the caller's headers.
+#[derive(Debug, Clone, Default)]
+pub struct RequestOptions {
+    /// `x-weir-max-input-tokens`: lowers this request's limit.
+    pub max_input_tokens: Option<u64>,
+    /// `x-weir-bypass`: forward untouched.
+    pub bypass: bool,
+    /// `x-weir-policy`: one of the allowed policies.
+    pub policy: Option<String>,
+    /// Limits learned from the refusal of this very request, instead of the stored ones.
+    pub learned: Option<LearnedLimits>,
+    /// Output limit of each answer that its budgets have room for.
+    pub max_output_tokens: Option<u64>,
+    /// Class of the request by its client's headers.
+    pub class: Option<RequestClass>,
+    /// Whether the upstream has refused this request's usage request.
+    pub is_usage_refused: bool,
+    /// Whether the upstream refused thinking in it as that of another conversation.
+    pub is_thinking_refused: bool,
+}
+
+/// Compaction that a caller asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskedCompaction {
+    /// Of this conversation, now.
+    Now,
+    /// Of this conversation, now, into one item that stands for all of it.
+    Whole,
+    /// Of a conversation above so many tokens; `None` for the policy's own mark.
+    Above(Option<u64>),
+}
+
+/// What a caller asks for besides an answer, and what weir has done in the body for it.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub compaction: Option<AskedCompaction>,
+    pub clearing: Option<Box<Clearing>>,
+    /// Names of the edits that the body has already.
+    pub edits: Vec<&'static str>,
+}
+
+/// Recall tool in a request.
+#[derive(Debug)]
+pub struct Offer {
+    pub name: &'static str,
+    /// Key of the record of the recalls before its answer; `None` for none.
+    pub key: Option<[u8; 32]>,
+    /// Body of the request before the tool was added, its model's place, and its edits.
+    pub plain: Bytes,
+    pub model: Option<ModelField>,
+    pub edits: Vec<&'static str>,
 }
 
 /// Request on any other route, streamed through.

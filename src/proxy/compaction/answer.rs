@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 
 use super::open;
 use super::seal::PREFIX;
-use super::{AskedCompaction, ShortenedItems};
 use crate::proxy::admit::class::RequestClass;
-use crate::proxy::admit::request::ChatRequest;
+use crate::proxy::admit::request::{AskedCompaction, ChatRequest};
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::{self, JournalEntry, OWN_ANSWER};
 use crate::proxy::plan::Planned;
+use crate::proxy::random::new_id;
+use crate::proxy::record::Record;
 use crate::proxy::settings::Settings;
-use crate::proxy::settle::record::Record;
 use weir_engine::compact::report::plain;
 use weir_engine::wire::compaction::{self, Opened};
 use weir_engine::wire::output_item::{self, AddItem};
@@ -127,17 +127,9 @@ fn events(head: &str, item: String, usage: &str) -> String {
 /// Number of the first event behind `response.created`.
 const FIRST_NUMBER: u64 = 1;
 
-/// Returns the compaction item that stands for all that a streamed or whole answer was asked with, if its
-/// conversation was compacted for a caller that asks for it.
-pub fn whole_item(
-    settings: &Settings,
-    tenant: Tenant,
-    shortened: &ShortenedItems,
-) -> Result<String, ProxyError> {
-    item(settings, tenant, true, &shortened.rest)
-}
-
-fn item(
+/// Returns a compaction item that stands for these items; a whole one for all that a streamed or whole answer
+/// was asked with.
+pub fn item(
     settings: &Settings,
     tenant: Tenant,
     is_whole: bool,
@@ -153,7 +145,7 @@ fn item(
 
 /// Returns a new ID with this prefix.
 fn id(prefix: &str) -> Result<String, ProxyError> {
-    Ok(format!("{prefix}_{}", account::new_id(now_ms())?))
+    Ok(format!("{prefix}_{}", new_id(now_ms())?))
 }
 
 /// Refuses a request that names no model: the specification requires one.

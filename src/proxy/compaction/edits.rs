@@ -6,11 +6,12 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::json;
 
-use super::managed::refused;
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::policy::clearing::{ClearToolUses, Cleared, Clearing, Trigger};
 use weir_engine::wire::json;
 
+/// Name of the member, and of the edit that takes it out.
+pub const EDIT: &str = "context_management";
 const TOOL_USES: &str = "clear_tool_uses_20250919";
 const THINKING: &str = "clear_thinking_20251015";
 /// Edit for which a model writes a summary.
@@ -167,6 +168,14 @@ pub fn report(clearing: &Clearing, cleared: Cleared) -> String {
                             "cleared_input_tokens": cleared.tool_tokens}));
     }
     json!({ "applied_edits": applied }).to_string()
+}
+
+/// Creates the error for a member that weir does not understand.
+pub(super) fn refused(what: &str) -> ProxyError {
+    ProxyError {
+        param: Some(EDIT.to_owned()),
+        ..ProxyError::new(ErrorKind::InvalidRequest, format!("'{EDIT}' {what}."))
+    }
 }
 
 #[cfg(test)]

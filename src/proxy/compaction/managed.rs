@@ -8,13 +8,10 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
-use super::edits;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use super::edits::{self, EDIT, refused};
+use crate::proxy::error::ProxyError;
 use weir_engine::compact::policy::clearing::Clearing;
 use weir_engine::wire::{Protocol, compaction, json};
-
-/// Name of the member, and of the edit that takes it out.
-pub const EDIT: &str = "context_management";
 
 /// Searches for it and for the item that asks for compaction now, made once.
 static EDIT_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(EDIT));
@@ -101,14 +98,6 @@ fn of_responses(raw: &str) -> Result<Option<Option<u64>>, ProxyError> {
         }
     }
     Ok(compaction)
-}
-
-/// Creates the error for a member that weir does not understand.
-pub(super) fn refused(what: &str) -> ProxyError {
-    ProxyError {
-        param: Some(EDIT.to_owned()),
-        ..ProxyError::new(ErrorKind::InvalidRequest, format!("'{EDIT}' {what}."))
-    }
 }
 
 #[cfg(test)]

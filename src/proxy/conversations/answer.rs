@@ -7,7 +7,7 @@ use http::header::CONTENT_ENCODING;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::proxy::relay::is_event_stream;
+use crate::proxy::upstreams::headers::is_event_stream;
 use weir_engine::wire::sse::Splitter;
 use weir_store::ledger::RequestId;
 

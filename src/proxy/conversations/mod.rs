@@ -17,10 +17,9 @@ use http::HeaderMap;
 pub use self::answer::Collector;
 use self::answer::NotKept;
 use super::admit::caller::Caller;
-use super::admit::request::{ChatRequest, Room};
+use super::admit::request::{ChatRequest, Room, on_time};
 use super::error::{ErrorKind, ProxyError};
-use super::headers;
-use super::send::INLINE_BODY_BYTES;
+use super::headers::{self, Opened};
 use super::settings::Settings;
 use crate::config::Conversations;
 use weir_engine::wire::{Protocol, insert, json};
@@ -36,15 +35,6 @@ const RETRY_AFTER_MS: u64 = 1000;
 const EDIT: &str = "conversation";
 /// Maximum time that the end of an answer waits for the store.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// State of a request's conversation, for the answer's header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opened {
-    /// So many kept messages stand before those of the request.
-    Messages(usize),
-    /// The store could not be read: the request was sent alone, and nothing is kept.
-    Unavailable,
-}
 
 /// Exchange that extends a conversation once its answer is complete.
 pub struct Exchange {
@@ -209,16 +199,12 @@ async fn compose(
     limits: ConversationLimits,
 ) -> Result<Composed, ProxyError> {
     let bytes = body.len() + kept.iter().map(Bytes::len).sum::<usize>();
-    let work = move || {
+    on_time(bytes, move || {
         // A body that is no text is refused when it is read.
         let body = simdutf8::basic::from_utf8(&body).unwrap_or_default();
         Composed { question: question(body, limits), body: composed(body, &kept) }
-    };
-    if bytes <= INLINE_BODY_BYTES {
-        return Ok(work());
-    }
-    let failed = |_| ProxyError::new(ErrorKind::Internal, "a body could not be read");
-    tokio::task::spawn_blocking(work).await.map_err(failed)
+    })
+    .await
 }
 
 /// Returns the message of a body that an exchange adds, if it may be kept.

@@ -1,23 +1,23 @@
 //! Contents of a journal entry: before the request is sent, and how it ended. Decides nothing and
 //! writes nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use http::Method;
 
 use crate::proxy::admit::caller::Caller;
-use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::headers;
-use crate::proxy::plan::Planned;
-use crate::proxy::settle::record::logged;
-use crate::proxy::settle::settlement::End;
+use crate::proxy::logged::logged;
+use crate::proxy::plan::{Planned, UNREAD};
 use crate::upstream::{Endpoint, Outbound, Target};
-use weir_engine::wire::usage::Metered;
+use weir_engine::wire::usage::{Metered, Usage};
 use weir_store::budget::Compaction;
-use weir_store::ledger::{self, Attribution, KeyNames, RequestId};
+use weir_store::ledger::{self, Attribution, KeyNames};
 
 /// Upstream of the requests that weir answers itself. They cost nothing.
 pub const OWN_ANSWER: &str = "weir";
+
+/// Maximum plausible tokens in one report: many times the maximum of any model.
+const MAX_BELIEVED_TOKENS: u64 = 100_000_000;
 
 /// Contents of a journal entry before the request is sent.
 pub struct JournalEntry {
@@ -37,6 +37,19 @@ pub struct JournalEntry {
     pub plan_ms: u64,
     /// Whether the route is billed. Others are kept only if they report usage.
     pub is_billed: bool,
+}
+
+/// How much was seen of a request's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The upstream received none of it.
+    NotSent,
+    /// The upstream refused it, with any status.
+    Refused,
+    /// The whole answer arrived.
+    Seen,
+    /// It was sent, and it is unknown whether the provider bills more.
+    Unseen,
 }
 
 /// How a request ended.
@@ -119,7 +132,7 @@ impl JournalEntry {
             upstream: None,
             stream: false,
             action: match outbound.target.endpoint() {
-                Endpoint::Route(route) if route.is_unread_conversation() => headers::UNREAD,
+                Endpoint::Route(route) if route.is_unread_conversation() => UNREAD,
                 _ => "stream",
             }
             .to_owned(),
@@ -134,46 +147,28 @@ impl JournalEntry {
     }
 }
 
-/// Creates the ID of a request that starts at `begun_ms`.
-pub(in crate::proxy) fn new_id(begun_ms: u64) -> Result<RequestId, ProxyError> {
-    let random = random()
-        .map_err(|_| ProxyError::new(ErrorKind::Internal, "the system provides no random bytes"))?;
-    Ok(RequestId::new(begun_ms, random))
-}
-
-/// Returns random bytes.
-pub(in crate::proxy) fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
-    RANDOM.lock().unwrap_or_else(PoisonError::into_inner).take()
-}
-
-/// Number of random bytes fetched at once, so that not every request costs a system call.
-const RANDOM_BYTES: usize = 1000;
-
-static RANDOM: Mutex<Random> = Mutex::new(Random { bytes: [0; RANDOM_BYTES], used: RANDOM_BYTES });
-
-/// Random bytes of the system, each used once.
-struct Random {
-    bytes: [u8; RANDOM_BYTES],
-    used: usize,
-}
-
-impl Random {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], getrandom::Error> {
-        if self.used + N > RANDOM_BYTES {
-            // If it fails, the bytes in place were already used.
-            self.used = RANDOM_BYTES;
-            getrandom::fill(&mut self.bytes)?;
-            self.used = 0;
-        }
-        let mut taken = [0; N];
-        taken.copy_from_slice(&self.bytes[self.used..self.used + N]);
-        self.used += N;
-        Ok(taken)
+/// Drops figures that no request can have used: a typing error must not become a bill.
+pub fn believed(reported: Usage) -> Usage {
+    let believed = |tokens: Option<u64>| tokens.filter(|tokens| *tokens <= MAX_BELIEVED_TOKENS);
+    Usage {
+        prompt_tokens: believed(reported.prompt_tokens),
+        completion_tokens: believed(reported.completion_tokens),
+        cached_tokens: believed(reported.cached_tokens),
+        cache_write_tokens: believed(reported.cache_write_tokens),
+        reasoning_tokens: believed(reported.reasoning_tokens),
+        audio_input_tokens: believed(reported.audio_input_tokens),
+        audio_output_tokens: believed(reported.audio_output_tokens),
+        image_input_tokens: believed(reported.image_input_tokens),
+        image_output_tokens: believed(reported.image_output_tokens),
+        cache_write_1h_tokens: believed(reported.cache_write_1h_tokens),
+        web_searches: believed(reported.web_searches),
+        tool_calls: believed(reported.tool_calls),
+        ..reported
     }
 }
 
 /// Returns the identity that a request is counted for.
-pub(in crate::proxy) fn account(caller: &Caller) -> ledger::Caller {
+pub(crate) fn account(caller: &Caller) -> ledger::Caller {
     let key = caller.key.as_ref().map(|key| {
         Arc::new(KeyNames {
             key: key.id.clone(),

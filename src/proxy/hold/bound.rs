@@ -1,7 +1,7 @@
 //! The most that a request can cost: what it allows its provider to charge for, in the figures that a hold
 //! is made of. Each rule is stated in `docs/budgets.md`. Pure arithmetic.
 
-use super::budgets::Desired;
+use crate::proxy::plan::Planned;
 use crate::upstream::{Endpoint, Naming, Route};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::allowance::{Allowance, LEAST_THINKING_TOKENS};
@@ -27,6 +27,45 @@ const IMAGE_TOKENS: u64 = 48_169;
 const SPEECH_MS_A_BYTE: u64 = 200;
 /// Tokens of a second of speech: OpenAI's models write about 21.
 const SPEECH_TOKENS_A_SECOND: u64 = 25;
+
+/// A conversation whose prompt weir has counted, as far as its cost depends on it.
+pub struct Desired<'a> {
+    pub model: &'a str,
+    /// Name of its upstream, if not the default.
+    pub upstream: Option<&'a str>,
+    /// Prompt tokens by weir's count.
+    pub sent_tokens: u64,
+    /// Encoding of that count.
+    pub encoding: Encoding,
+    pub allowance: Allowance,
+    pub window_tokens: u64,
+    /// Output of each answer without a limit.
+    pub most_output_tokens: u64,
+    /// Whether its output limit can be lowered or set.
+    pub is_clampable: bool,
+    /// [`Caller::as_of`](crate::proxy::Caller::as_of).
+    pub as_of: Option<u64>,
+}
+
+impl<'a> Desired<'a> {
+    /// Describes a conversation that is sent as `planned`.
+    pub fn planned(planned: &'a Planned, allowance: Allowance) -> Self {
+        let known = planned.limits.max_output_tokens.filter(|_| planned.is_model_known);
+        let window_tokens = planned.limits.window_tokens;
+        let rest_tokens = window_tokens.saturating_sub(planned.sent_tokens);
+        Self {
+            model: &planned.model,
+            upstream: planned.upstream.as_deref(),
+            sent_tokens: planned.sent_tokens,
+            encoding: planned.encoding,
+            allowance,
+            window_tokens,
+            most_output_tokens: known.unwrap_or(rest_tokens),
+            is_clampable: planned.is_clampable,
+            as_of: None,
+        }
+    }
+}
 
 /// A request that weir does not plan, as far as its cost depends on it.
 pub struct Unread<'a> {

@@ -2,13 +2,11 @@
 //! stay. Reads no answer and writes nothing.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::proxy::hold::account::Ended;
-use crate::proxy::hold::journal::Account;
 use weir_store::Tenant;
 
 /// Time after which a response that nobody has asked for is settled by rule.
@@ -19,51 +17,45 @@ const MAX_RESPONSES: usize = 10_000;
 /// Tenant, and the provider's name of the response.
 type ResponseKey = (Tenant, String);
 
-/// Accounts of responses that are not finished.
-#[derive(Default)]
-pub struct Deferred(Mutex<HashMap<ResponseKey, Parked>>);
+/// Accounts of responses that are not finished, each with how the last request about it ended.
+pub struct Deferred<T>(Mutex<HashMap<ResponseKey, (T, Instant)>>);
 
-struct Parked {
-    account: Account,
-    /// How the last request about it ended.
-    ended: Ended,
-    until: Instant,
+impl<T> Default for Deferred<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
 }
 
-impl Deferred {
+impl<T> Deferred<T> {
+    fn parked(&self) -> MutexGuard<'_, HashMap<ResponseKey, (T, Instant)>> {
+        // Nothing panics under the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps an account until its response is asked for.
     ///
     /// # Errors
     ///
-    /// The account and the end, if there is no room.
-    pub fn park(
-        &self,
-        (tenant, response): (Tenant, String),
-        account: Account,
-        ended: Ended,
-    ) -> Result<(), Box<(Account, Ended)>> {
-        let mut parked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (tenant, response);
-        if parked.len() >= MAX_RESPONSES || parked.contains_key(&key) {
-            return Err(Box::new((account, ended)));
+    /// The account, if there is no room.
+    pub fn park(&self, response: ResponseKey, account: T) -> Result<(), T> {
+        let mut parked = self.parked();
+        if parked.len() >= MAX_RESPONSES || parked.contains_key(&response) {
+            return Err(account);
         }
-        let until = Instant::now() + MAX_DEFERRED;
-        parked.insert(key, Parked { account, ended, until });
+        parked.insert(response, (account, Instant::now() + MAX_DEFERRED));
         Ok(())
     }
 
-    /// Takes the account of a response that a request asks for, and how the last request about it ended.
-    pub fn take(&self, tenant: Tenant, response: &str) -> Option<(Account, Ended)> {
-        let mut parked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let parked = parked.remove(&(tenant, response.to_owned()))?;
-        Some((parked.account, parked.ended))
+    /// Takes the account of a response that a request asks for.
+    pub fn take(&self, tenant: Tenant, response: &str) -> Option<T> {
+        self.parked().remove(&(tenant, response.to_owned())).map(|(account, _)| account)
     }
 
     /// Takes the accounts that are settled by rule: those that nobody has asked for in time, or all.
-    pub fn take_late(&self, all: bool) -> Vec<(Account, Ended)> {
+    pub fn take_late(&self, all: bool) -> Vec<T> {
         let now = Instant::now();
-        let mut parked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let late = parked.extract_if(|_, parked| all || parked.until <= now);
-        late.map(|(_, parked)| (parked.account, parked.ended)).collect()
+        let mut parked = self.parked();
+        let late = parked.extract_if(|_, (_, until)| all || *until <= now);
+        late.map(|(_, (account, _))| account).collect()
     }
 }

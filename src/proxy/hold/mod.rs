@@ -1,4 +1,4 @@
-//! Costs of requests: held and recorded before they are sent, settled when they end.
+//! Costs of requests: held and recorded before they are sent.
 
 pub mod account;
 pub mod bound;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use crate::config::{Config, Priced, Route};
 use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::plan::shared::shown;
+use crate::proxy::logged::shown;
 use weir_store::budget::Price;
 
 /// Maximum number of models without a price remembered as warned about.

@@ -14,12 +14,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::page::{amount, count};
 use super::{MAX_MODELS, Metrics, OfResult, OfUpstream, is_plain};
 use crate::config::{Config, DEFAULT_UPSTREAM};
+use crate::proxy::cache::CacheFigures;
 use crate::proxy::events::EventCounts;
 use crate::proxy::hold::budgets::Budgets;
-use crate::proxy::plan::CacheFigures;
 use crate::proxy::traces::TraceCounts;
 use crate::proxy::upstreams::{Upstreams, learned, learned_store::Stored};
 use weir_store::budget::Measure;
@@ -291,6 +290,20 @@ pub(super) fn sent(registry: &mut Registry, events: EventCounts, traces: TraceCo
     registry.register("weir_trace_spans", "Spans sent to the collector", spans);
     let help = "Traces without room in the queue to the collector";
     count(registry, "weir_traces_dropped", help, traces.dropped_traces);
+}
+
+/// Adds a counter that is counted elsewhere.
+pub(super) fn count(registry: &mut Registry, name: &str, help: &str, count: u64) {
+    let counter: Counter = Counter::default();
+    counter.inc_by(count);
+    registry.register(name, help, counter);
+}
+
+/// Adds a gauge with an amount that is known elsewhere.
+pub(super) fn amount(registry: &mut Registry, name: &str, help: &str, amount: u64) {
+    let gauge: Gauge = Gauge::default();
+    gauge.set(i64::try_from(amount).unwrap_or(i64::MAX));
+    registry.register(name, help, gauge);
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::ErrorKind;
+use crate::proxy::error::ErrorKind;
 use crate::upstream::retry::Tried;
 pub use page::CONTENT_TYPE;
 use weir_engine::wire::usage::Usage;

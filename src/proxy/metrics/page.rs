@@ -2,13 +2,13 @@
 //! Counts nothing itself.
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use super::{Metrics, gauges, process};
-use crate::proxy::settings::{Runtime, Settings};
+use super::gauges::{self, amount, count};
+use super::{Metrics, process};
+use crate::proxy::runtime::Runtime;
+use crate::proxy::settings::Settings;
 
 /// Media type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,20 +40,6 @@ pub async fn render(settings: &Settings, runtime: &Runtime) -> String {
     // Writing to a string does not fail.
     let _ = encode(&mut page, &registry);
     page
-}
-
-/// Adds a counter that is counted elsewhere.
-pub(super) fn count(registry: &mut Registry, name: &str, help: &str, count: u64) {
-    let counter: Counter = Counter::default();
-    counter.inc_by(count);
-    registry.register(name, help, counter);
-}
-
-/// Adds a gauge with an amount that is known elsewhere.
-pub(super) fn amount(registry: &mut Registry, name: &str, help: &str, amount: u64) {
-    let gauge: Gauge = Gauge::default();
-    gauge.set(i64::try_from(amount).unwrap_or(i64::MAX));
-    registry.register(name, help, gauge);
 }
 
 impl Metrics {

@@ -23,7 +23,7 @@ mod linux {
     use prometheus_client::metrics::gauge::Gauge;
     use prometheus_client::registry::{Registry, Unit};
 
-    use super::super::page::amount;
+    use crate::proxy::metrics::gauges::amount;
 
     /// Figures of `/proc/self/stat`.
     #[derive(Debug, PartialEq)]

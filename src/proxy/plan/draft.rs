@@ -23,20 +23,17 @@ use super::decisions::Found;
 use super::effort;
 use super::parallel;
 use super::plan_cache::{Chain, LastSent, PlanCache, Remembered};
-use super::planned::{Job, Planned, Progress};
-use super::planner::{INLINE_BYTES, LONG_BODY_BYTES};
+use super::planned::{Job, LeftOut, Planned, Progress, ShortenedItems, UNREAD};
 use super::prefix_cache::Looked;
-use super::readings::{ReadAhead, ReadingKey};
+use super::read_ahead::ReadAhead;
+use super::readings::ReadingKey;
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
 use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::class::RequestClass;
-use crate::proxy::compaction::{AskedCompaction, ShortenedItems};
-use crate::proxy::error::ProxyError;
-use crate::proxy::error::Subject;
-use crate::proxy::headers::UNREAD;
-use crate::proxy::settle::originals::LeftOut;
+use crate::proxy::admit::request::AskedCompaction;
+use crate::proxy::error::{ProxyError, Subject};
 use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::USUAL_CACHED_PERMILLE;
@@ -53,6 +50,11 @@ use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
 use weir_store::budget::Compaction;
+
+/// Maximum bytes of new messages counted on the request's own task.
+pub(super) const INLINE_BYTES: usize = 16 * 1024;
+/// Of larger bodies, those of conversations that are not known are not even parsed there.
+pub(super) const LONG_BODY_BYTES: usize = 64 * 1024;
 
 /// Name of the edit that replaces the requested model by another.
 const ALIAS: &str = "alias";
@@ -535,7 +537,8 @@ impl Draft {
         let summaries = shared.summaries.as_ref()?;
         let encoding = self.options.measure.encoding;
         let conversation = (request.messages.as_slice(), self.model.as_str(), encoding);
-        Some(Spans::new(summaries, job, conversation))
+        let of = (job.tenant, job.wait_mode);
+        Some(Spans::new(summaries, of, (job.protocol, &job.body), conversation))
     }
 
     /// Returns the name of the policy that the plan follows.

@@ -13,7 +13,7 @@ const MAX_TIME_A_MEGABYTE: Duration = Duration::from_secs(2);
 
 /// What work asks now and then.
 #[derive(Debug, Clone)]
-pub(in crate::proxy) struct Effort {
+pub(crate) struct Effort {
     has_left: Arc<AtomicBool>,
     until: Option<Instant>,
 }

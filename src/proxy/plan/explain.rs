@@ -9,10 +9,11 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::draft::{Drafted, Step};
-use super::planned::{Job, RequestOptions};
+use super::planned::Job;
 use super::planner::{self, Planner};
 use super::question::Question;
 use super::shared::Shared;
+use crate::proxy::admit::request::RequestOptions;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::upstreams::routes::{ModelOverride, Routes};
 use weir_engine::compact::receipt::Receipt;
@@ -87,7 +88,7 @@ impl Planner {
     }
 
     /// Explains the plan of a job.
-    pub(in crate::proxy) async fn explain_job(
+    pub(crate) async fn explain_job(
         &self,
         mut job: Job,
         question: Option<Question>,

@@ -12,15 +12,16 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use self::bill::{Before, Bill, Total, TurnRow, Whole};
-use self::turns::Turns;
+use self::bill::{Before, Bill, Total, TurnFacts, TurnRow, Whole};
+pub use self::turns::MAX_TURNS;
+use self::turns::{Turns, refused};
 use super::draft::{Draft, Drafted, Step};
 use super::effort::Effort;
-use super::explain;
-use super::planned::{Job, Planned, RequestOptions};
-use super::planner;
+use super::planned::{Job, Planned};
 use super::shared::{PlanState, Shared};
+use super::{explain, planner};
 use crate::config::{self, Config, Priced};
+use crate::proxy::admit::request::RequestOptions;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::upstreams::routes::{Routes, UpstreamKnowledge};
 use weir_engine::compact::report::{Appearance, Report};
@@ -28,8 +29,6 @@ use weir_engine::plan::{Names, Plan};
 use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
 
-/// Maximum number of requests in an inspected conversation.
-pub const MAX_TURNS: usize = 4000;
 /// Maximum number of policies in an inspection.
 pub const MAX_POLICIES: usize = 4;
 /// Maximum bytes of a text that is not asked for whole.
@@ -182,10 +181,6 @@ fn fault() -> ProxyError {
     tracing::error!(target: "weir::fault", "an inspection failed");
     let message = "the conversation could not be inspected because of a bug in weir";
     ProxyError::new(ErrorKind::Internal, message)
-}
-
-fn refused(message: impl Into<String>) -> ProxyError {
-    ProxyError::new(ErrorKind::InvalidRequest, message)
 }
 
 /// Planner of one inspection. Its caches end with it.
@@ -358,15 +353,6 @@ impl Plans {
         run.rows.push(row);
         Ok(facts)
     }
-}
-
-/// Facts of a request that do not depend on the policy.
-struct TurnFacts {
-    received_tokens: u64,
-    max_input_tokens: u64,
-    price: Option<weir_store::budget::Price>,
-    model: String,
-    is_model_known: bool,
 }
 
 fn names<'a>(

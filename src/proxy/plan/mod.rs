@@ -12,14 +12,17 @@ pub mod planned;
 mod planner;
 mod prefix_cache;
 mod question;
+mod read_ahead;
 mod readings;
 pub mod refusal;
 pub mod shared;
 
 pub use self::explain::{Explained, with_messages};
-pub use self::plan_cache::CacheFigures;
-pub use self::planned::{Job, Planned, RequestOptions, WithoutRecall};
+pub use self::planned::{
+    BudgetReport, Job, LeftOut, Planned, ShortenedItems, UNREAD, WithoutRecall,
+};
 pub use self::planner::{Planner, PlannerParts};
 pub use self::question::Question;
-pub use self::readings::ReadAhead;
+pub use self::read_ahead::ReadAhead;
 pub use self::shared::PlanState;
+pub use super::admit::request::RequestOptions;

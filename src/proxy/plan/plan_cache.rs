@@ -1,7 +1,6 @@
 //! Plan cache: token counts by content and compaction states by conversation, tenant first. Losing
 //! an entry changes no result, only its cost.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use moka::sync;
@@ -11,7 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 use super::prefix_cache::PrefixCache;
 use super::readings::{ReadingCache, ReadingKey};
 use crate::config::{self, SummaryMode};
-use crate::proxy::cache::Cache;
+use crate::proxy::cache::{Cache, CacheFigures, Lookups};
 use weir_engine::compact::{Compactor, Fact, Measure};
 use weir_engine::plan::Decisions;
 use weir_engine::wire::{Extra, Protocol, Request};
@@ -75,46 +74,6 @@ pub(super) struct PlanCache {
     pub prefixes: PrefixCache,
     pub readings: ReadingCache,
     lookups: Lookups,
-}
-
-/// Numbers of lookups in a cache.
-#[derive(Debug, Default)]
-pub(super) struct Lookups {
-    hits: AtomicU64,
-    misses: AtomicU64,
-}
-
-impl Lookups {
-    /// Counts a lookup.
-    pub(super) fn note(&self, is_hit: bool) {
-        self.note_all(u64::from(is_hit), u64::from(!is_hit));
-    }
-
-    /// Counts several lookups.
-    pub(super) fn note_all(&self, hits: u64, misses: u64) {
-        for (counter, more) in [(&self.hits, hits), (&self.misses, misses)] {
-            if more > 0 {
-                counter.fetch_add(more, Ordering::Relaxed);
-            }
-        }
-    }
-}
-
-/// Figures of a cache since the process started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CacheFigures {
-    pub name: &'static str,
-    /// Lookups, if they are counted: hits and misses.
-    pub lookups: Option<(u64, u64)>,
-    pub bytes: u64,
-}
-
-impl CacheFigures {
-    pub(super) fn new(name: &'static str, lookups: Option<&Lookups>, bytes: u64) -> Self {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let lookups = lookups.map(|lookups| (read(&lookups.hits), read(&lookups.misses)));
-        Self { name, lookups, bytes }
-    }
 }
 
 impl PlanCache {

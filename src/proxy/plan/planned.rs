@@ -1,5 +1,6 @@
 //! Input and result of planning. Decides nothing.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,23 +8,24 @@ use bytes::Bytes;
 use super::decisions::Begun;
 use super::effort::Effort;
 use super::plan_cache::{LastSent, Sent};
-use super::readings::ReadAhead;
+use super::read_ahead::ReadAhead;
 use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::class::RequestClass;
-use crate::proxy::compaction::{Asked, ShortenedItems};
-use crate::proxy::hold::budgets::Report;
-use crate::proxy::send::probe::Probe;
-use crate::proxy::settle::originals::LeftOut;
+use crate::proxy::admit::request::{Asked, RequestOptions};
 use crate::proxy::summaries::{PrefetchSpan, Requester, SummaryOutcome, WaitMode};
+use crate::proxy::upstreams::probe::Probe;
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::clearing::Cleared;
-use weir_engine::compact::{LearnedLimits, Limits, Zone};
+use weir_engine::compact::{Fate, Limits, Zone};
 use weir_engine::plan::USAGE;
 use weir_engine::tokens::Encoding;
-use weir_engine::wire::Protocol;
 use weir_engine::wire::usage_option::AddedUsageOption;
+use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
 use weir_store::budget::Compaction;
+
+/// Action of a conversation that is forwarded unread.
+pub const UNREAD: &str = "unread";
 
 /// Request to plan.
 #[derive(Clone)]
@@ -50,11 +52,11 @@ pub struct Job {
     /// [`Caller::as_of`](crate::proxy::Caller::as_of).
     pub as_of: Option<u64>,
     /// Probe of the model's limits by this request.
-    pub(in crate::proxy) probe: Option<Arc<Probe>>,
+    pub(crate) probe: Option<Arc<Probe>>,
     /// Wait mode if no summary record exists yet; set by the planner.
-    pub(in crate::proxy) wait_mode: WaitMode,
+    pub(crate) wait_mode: WaitMode,
     /// Bound on its work; set by the planner for work that may be long.
-    pub(in crate::proxy) effort: Option<Effort>,
+    pub(crate) effort: Option<Effort>,
 }
 
 impl Job {
@@ -84,7 +86,7 @@ impl Job {
 
 impl Job {
     /// Leaves the recall tool and earlier recalls out. Returns whether there were any.
-    pub(in crate::proxy) fn leave_out_recall(&mut self) -> bool {
+    pub(crate) fn leave_out_recall(&mut self) -> bool {
         let Some(WithoutRecall { body, edits }) = self.without_recall.take() else { return false };
         (self.body, self.asked.edits) = (body, edits);
         true
@@ -98,27 +100,6 @@ pub struct WithoutRecall {
     pub body: Bytes,
     /// Names of the edits that it has.
     pub edits: Vec<&'static str>,
-}
-
-/// Options for the plan from the caller's headers.
-#[derive(Debug, Clone, Default)]
-pub struct RequestOptions {
-    /// `x-weir-max-input-tokens`: lowers this request's limit.
-    pub max_input_tokens: Option<u64>,
-    /// `x-weir-bypass`: forward untouched.
-    pub bypass: bool,
-    /// `x-weir-policy`: one of the allowed policies.
-    pub policy: Option<String>,
-    /// Limits learned from the refusal of this very request, instead of the stored ones.
-    pub learned: Option<LearnedLimits>,
-    /// Output limit of each answer that its budgets have room for.
-    pub max_output_tokens: Option<u64>,
-    /// Class of the request by its client's headers.
-    pub class: Option<RequestClass>,
-    /// Whether the upstream has refused this request's usage request.
-    pub is_usage_refused: bool,
-    /// Whether the upstream refused thinking in it as that of another conversation.
-    pub is_thinking_refused: bool,
 }
 
 /// Result of planning: the body to send, and facts about it.
@@ -176,7 +157,7 @@ pub struct Planned {
     /// Amounts that the caller's own rules cleared.
     pub cleared: Cleared,
     /// State of its budgets.
-    pub budget: Option<Report>,
+    pub budget: Option<BudgetReport>,
     /// Steps of the compactions that no earlier request had, in the words of `action`; empty if
     /// there are none.
     pub compacted_by: String,
@@ -189,6 +170,52 @@ pub struct Planned {
     /// Class of the request by its client's headers, or by the fixed prompt of an agent that compacts
     /// its own conversation.
     pub class: Option<RequestClass>,
+}
+
+/// Report to a caller on the budgets that apply to its request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BudgetReport {
+    /// Dollars held for the request until it ends, if a budget is in money.
+    pub held_usd: Option<String>,
+    /// Smallest remainder of any budget in money, in dollars.
+    pub left_usd: Option<String>,
+    /// Smallest remainder of any budget in tokens.
+    pub left_tokens: Option<u64>,
+    /// Budgets that have passed their warning mark.
+    pub warning: Option<String>,
+}
+
+/// Messages of a request that are not sent whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Spans of these messages in the decoded body.
+    pub spans: Vec<Range<usize>>,
+    pub protocol: Protocol,
+}
+
+impl LeftOut {
+    /// Collects the messages of `request`, parsed from `body`, that are not `Kept`.
+    pub fn of(body: &[u8], request: &Request<'_>, fates: &[Fate]) -> Self {
+        let pairs = request.messages.iter().zip(fates);
+        let spans = pairs.filter(|(_, fate)| **fate != Fate::Kept).map(|(raw, _)| {
+            let start = raw.as_ptr() as usize - body.as_ptr() as usize;
+            start..start + raw.len()
+        });
+        Self { spans: spans.collect(), protocol: request.protocol }
+    }
+}
+
+/// Conversation that was shortened, as a list of items.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShortenedItems {
+    /// Items that stay as received, joined by commas.
+    pub kept: String,
+    /// Items that a compaction item stands for, joined by commas.
+    pub rest: String,
+    /// Items behind that one, joined by commas.
+    pub open: String,
+    /// Size of `rest`.
+    pub rest_tokens: u64,
 }
 
 /// Request that may become the last one of its conversation accepted by an upstream.

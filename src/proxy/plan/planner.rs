@@ -7,29 +7,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::draft::{self, Draft, Drafted, Step, read_body};
+use super::draft::{self, Draft, Drafted, INLINE_BYTES, LONG_BODY_BYTES, Step, read_body};
 use super::effort::Effort;
-use super::planned::{Job, Planned, RequestOptions};
+use super::planned::{Job, Planned};
 use super::prefix_cache::{Looked, SharedPrefix};
-use super::shared::{PlanState, Shared, shown};
+use super::shared::{PlanState, Shared};
 use crate::config::{Config, Mode};
+use crate::proxy::admit::request::{INLINE_BODY_BYTES, RequestOptions};
 use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::logged::shown;
 use crate::proxy::metrics::{Metrics, Queue};
-use crate::proxy::summaries::{Summaries, WaitMode};
+use crate::proxy::summaries::{Summariser, WaitMode};
 use crate::proxy::upstreams::routes::{Routes, UpstreamKnowledge};
 use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
 
-/// Maximum bytes of new messages counted on the request's own task.
-pub(super) const INLINE_BYTES: usize = 16 * 1024;
-/// Of larger bodies, those of conversations that are not known are not even parsed there.
-pub(super) const LONG_BODY_BYTES: usize = 64 * 1024;
-/// Larger bodies are not even parsed there.
-const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
-
 /// Plans requests for all tenants.
 pub struct Planner {
     shared: Arc<Shared>,
+    summariser: Option<Arc<dyn Summariser>>,
     metrics: Arc<Metrics>,
 }
 
@@ -39,7 +35,7 @@ pub struct Planner {
 pub struct PlannerParts {
     pub state: Option<Arc<PlanState>>,
     pub routes: Option<Arc<Routes>>,
-    pub summaries: Option<Arc<Summaries>>,
+    pub summaries: Option<Arc<dyn Summariser>>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -70,13 +66,15 @@ impl Planner {
 
     /// Creates a planner under a configuration, with the parts of the proxy that it serves.
     pub fn new(config: Arc<Config>, parts: PlannerParts) -> Self {
-        let PlannerParts { state, routes, summaries, metrics } = parts;
+        let PlannerParts { state, routes, summaries: summariser, metrics } = parts;
         let state = state.unwrap_or_else(|| Arc::new(PlanState::new(&config.cache, None)));
         let routes = routes.unwrap_or_else(|| {
             let nothing = |name: &str| Arc::new(UpstreamKnowledge::nothing(name, &config));
             Arc::new(Routes::new(Arc::clone(&config), nothing))
         });
-        Self { shared: Arc::new(Shared { config, summaries, routes, state }), metrics }
+        let summaries = summariser.as_ref().map(|own| Arc::clone(own.lookup()));
+        let shared = Arc::new(Shared { config, summaries, routes, state });
+        Self { shared, summariser, metrics }
     }
 
     /// Plans `body`. `path_model` is the model named by the path.
@@ -93,10 +91,7 @@ impl Planner {
     }
 
     /// Plans a job, without the recall tool if it does not fit with it.
-    pub(in crate::proxy) async fn plan_fitting(
-        &self,
-        job: &mut Job,
-    ) -> Result<Planned, ProxyError> {
+    pub(crate) async fn plan_fitting(&self, job: &mut Job) -> Result<Planned, ProxyError> {
         let planned = self.plan_job(job).await;
         let is_too_long =
             planned.as_ref().is_err_and(|error| error.kind == ErrorKind::ContextLengthExceeded);
@@ -124,8 +119,8 @@ impl Planner {
             begun = Begun::Nothing;
             // Summaries that are missing after that stay so.
             job.wait_mode = WaitMode::Settle;
-            let (Some(summaries), Some(requester), Some(wanted)) =
-                (&self.shared.summaries, &job.requester, wanted)
+            let (Some(summariser), Some(requester), Some(wanted)) =
+                (&self.summariser, &job.requester, wanted)
             else {
                 continue;
             };
@@ -133,14 +128,14 @@ impl Planner {
             let (routes, asked) = (&self.shared.config.routes, job.alias_of.as_deref());
             requester.caller.check_model(asked.unwrap_or(&wanted.model), routes)?;
             requester.caller.check_conversation(&job.body, routes)?;
-            let deadline = Instant::now() + summaries.wait_timeout();
-            summaries.wait(*wanted, &job.body, requester, deadline).await;
+            let (summariser, by) = (Arc::clone(summariser), Arc::clone(requester));
+            summariser.wait(*wanted, job.body.clone(), by).await;
         }
     }
 
     /// Records the decisions that a plan begins, before its request is sent, and returns whether it
     /// must be planned again by those of another process.
-    pub(in crate::proxy) async fn settle(&self, planned: &mut Planned) -> bool {
+    pub(crate) async fn settle(&self, planned: &mut Planned) -> bool {
         match planned.begun.take() {
             Some(begun) => self.shared.state.decisions.settle(begun).await,
             None => false,
@@ -159,7 +154,7 @@ impl Planner {
     }
 
     /// Returns the routes of requests.
-    pub(in crate::proxy) fn routes(&self) -> &Arc<Routes> {
+    pub(crate) fn routes(&self) -> &Arc<Routes> {
         &self.shared.routes
     }
 

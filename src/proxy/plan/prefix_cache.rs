@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
-use super::plan_cache::{CacheFigures, Lookups};
-use crate::proxy::cache::Cache;
+use crate::proxy::cache::{Cache, CacheFigures, Lookups};
 use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
 use weir_store::Tenant;
 

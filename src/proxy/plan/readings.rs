@@ -2,19 +2,13 @@
 //! each reading is usually made once: by the first compaction, or before it in the background. Losing an entry
 //! changes no result, only its cost.
 
-use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
-use super::plan_cache::{CacheFigures, Lookups};
-use super::shared::PlanState;
-use crate::proxy::cache::Cache;
+use crate::proxy::cache::{Cache, CacheFigures, Lookups};
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::source::read_and_search;
 use weir_engine::wire::Protocol;
@@ -156,12 +150,12 @@ pub(super) struct Unread {
     protocol: Protocol,
     body: Bytes,
     /// Index, hash and span in `body` of each.
-    messages: Vec<(usize, u128, Range<usize>)>,
+    pub(super) messages: Vec<(usize, u128, Range<usize>)>,
 }
 
 impl Unread {
     /// Reads the messages in order while each gets a `place`, and keeps the readings.
-    fn read<P>(&self, cache: &ReadingCache, place: impl Fn() -> Option<P>) {
+    pub(super) fn read<P>(&self, cache: &ReadingCache, place: impl Fn() -> Option<P>) {
         let read = |(message, hash, span): &(usize, u128, Range<usize>)| {
             let _place = place()?;
             let raw = self.body.get(span.clone())?;
@@ -171,54 +165,6 @@ impl Unread {
         cache.keep(&self.conversation, self.messages.iter().map_while(read).collect());
     }
 }
-
-/// Reading that is left to do once its request is sent, if any.
-#[derive(Clone, Default)]
-pub struct ReadAhead(Option<(Arc<PlanState>, Box<Unread>)>);
-
-impl ReadAhead {
-    pub(super) fn new(state: &Arc<PlanState>, unread: Option<Unread>) -> Self {
-        Self(unread.map(|unread| (Arc::clone(state), Box::new(unread))))
-    }
-
-    /// Reads the messages now.
-    #[cfg(test)]
-    pub(super) fn run(self) {
-        if let Some((state, unread)) = self.0 {
-            unread.read(&state.cache.readings, || Some(()));
-        }
-    }
-
-    /// Reads the messages in the background while a core is free. The compaction reads the others. Plans that
-    /// wait for a core get it after the current message. Meanwhile the body, of at most a third of the cache's
-    /// size, stays in memory. Returns the task, if there is one.
-    pub fn start(self) -> Option<JoinHandle<()>> {
-        let (state, unread) = self.0?;
-        let runtime = Handle::try_current().ok()?;
-        Some(runtime.spawn_blocking(move || {
-            let read = || unread.read(&state.cache.readings, || state.heavy.try_acquire().ok());
-            if catch_unwind(AssertUnwindSafe(read)).is_err() {
-                tracing::error!(target: "weir::fault", "reading ahead failed");
-            }
-        }))
-    }
-}
-
-impl fmt::Debug for ReadAhead {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let messages = self.0.as_ref().map_or(0, |(_, unread)| unread.messages.len());
-        formatter.debug_tuple("ReadAhead").field(&messages).finish()
-    }
-}
-
-/// Part of no plan: two are equal if they send the same.
-impl PartialEq for ReadAhead {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for ReadAhead {}
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,7 @@
 //! Errors for requests that cannot be planned, with advice that a caller can follow.
 
 use super::planned::Planned;
-use crate::proxy::error::UpstreamAnswer;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, ProxyError, UpstreamAnswer};
 use weir_engine::compact::{Bound, Floor, Limits};
 use weir_engine::tokens::REPLY_PRIMING;
 use weir_engine::wire::{BodyError, FieldError, Request, json};

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 use super::decisions::DecisionRecords;
-use super::plan_cache::{CacheFigures, PlanCache};
+use super::plan_cache::PlanCache;
 use crate::config::{self, Config};
-use crate::proxy::summaries::Summaries;
+use crate::proxy::cache::CacheFigures;
+use crate::proxy::logged::shown;
+use crate::proxy::summaries::SummaryLookup;
 use crate::proxy::upstreams::routes::Routes;
 use weir_engine::plan::Plan;
 use weir_store::Store;
@@ -60,7 +62,7 @@ impl PlanState {
 pub(super) struct Shared {
     pub(super) config: Arc<Config>,
     /// `None` if summaries are disabled.
-    pub(super) summaries: Option<Arc<Summaries>>,
+    pub(super) summaries: Option<Arc<SummaryLookup>>,
     /// Routes of requests, with the learned values of their upstreams.
     pub(super) routes: Arc<Routes>,
     pub(super) state: Arc<PlanState>,
@@ -99,9 +101,4 @@ impl Shared {
             );
         }
     }
-}
-
-/// Truncates a model name, which callers choose, for storage and the log.
-pub fn shown(model: &str) -> String {
-    model.chars().take(100).collect()
 }

@@ -7,7 +7,7 @@
 
 mod offer;
 mod plain;
-mod records;
+pub mod records;
 mod said;
 mod stream;
 
@@ -18,24 +18,22 @@ use http::StatusCode;
 use http::header::CONTENT_ENCODING;
 
 pub(super) use self::offer::add;
-pub use self::records::RecallRecords;
-use self::records::{Answered, Key, Mixed, Recalled};
-use self::said::Said;
+use self::records::{Answered, Mixed, Recalled};
+use self::said::{Key, Said};
 pub(super) use self::stream::relay;
-use super::admit::request::ChatRequest;
+use super::admit::request::{ChatRequest, Offer};
 use super::error::{ErrorKind, ProxyError};
-use super::plan::{WithoutRecall, refusal};
-use super::relay::is_event_stream;
+use super::plan::refusal;
+use super::record::Record;
+use super::runtime::Runtime;
 use super::send;
 use super::send::attempt::Attempt;
 use super::send::chat::Chat;
-use super::settings::{Runtime, Settings};
-use super::settle::record::Record;
-use super::upstreams::routes::ModelOverride;
+use super::settings::Settings;
+use super::upstreams::headers::is_event_stream;
 use crate::upstream::Inbound;
 use weir_engine::compact::recall::lookup::Lookup;
 use weir_engine::wire::Protocol;
-use weir_engine::wire::model::ModelField;
 use weir_engine::wire::recall_tool::{Next, Round, appended};
 
 /// Maximum number of rounds in which calls are answered. Those of the next one get a text that says so,
@@ -51,27 +49,6 @@ const LEAST_OF_LIMIT: u64 = 32;
 
 /// Retry delay sent if there is no room for another round.
 const RETRY_AFTER_MS: u64 = 1000;
-
-/// Recall tool in a request.
-#[derive(Debug)]
-pub struct Offer {
-    name: &'static str,
-    /// Key of the record of the recalls before its answer; `None` for none.
-    key: Option<Key>,
-    /// Body of the request before the tool was added, its model's place, and its edits.
-    plain: Bytes,
-    model: Option<ModelField>,
-    edits: Vec<&'static str>,
-}
-
-impl Offer {
-    /// Returns the request without the tool, with the change to its model.
-    pub fn without(&self, model: ModelOverride<'_>) -> WithoutRecall {
-        let renamed = model.apply(&self.plain, self.model.as_ref());
-        let body = renamed.unwrap_or_else(|| self.plain.clone());
-        WithoutRecall { body, edits: self.edits.clone() }
-    }
-}
 
 /// Exchange whose request offers the tool, after its first attempt was accepted.
 pub(super) struct Recall {

@@ -7,13 +7,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Offer;
 use super::records::{Looked, RecallRecords, restored};
 use crate::config::Config;
 use crate::proxy::admit::class::RequestClass;
-use crate::proxy::admit::request::ChatRequest;
-use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::send::INLINE_BODY_BYTES;
+use crate::proxy::admit::request::{ChatRequest, Offer, on_time};
+use crate::proxy::error::ProxyError;
 use crate::proxy::settings::Settings;
 use weir_engine::wire::messages::binds_thinking;
 use weir_engine::wire::recall_tool::without_marked;
@@ -35,7 +33,7 @@ struct Offered {
 /// Requests that are not compacted get none: a bypassed one, one that is only observed, and those with
 /// which an agent compacts its conversation or asks something on the side. Nor does one whose caller
 /// replaces its messages by a compaction item: what is left out then is not sent again.
-pub(in crate::proxy) async fn add(
+pub(crate) async fn add(
     settings: &Settings,
     records: &Arc<RecallRecords>,
     request: &mut ChatRequest,
@@ -103,18 +101,6 @@ async fn edited(
     }
     // The model has moved in the body.
     request.read(settings).await
-}
-
-/// Does work on a body of this size, off the async threads if it is large.
-async fn on_time<T: Send + 'static>(
-    size_bytes: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ProxyError> {
-    if size_bytes <= INLINE_BODY_BYTES {
-        return Ok(work());
-    }
-    let failed = |_| ProxyError::new(ErrorKind::Internal, "a body could not be read");
-    tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
 /// Whether any policy offers the tool.

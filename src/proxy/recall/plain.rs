@@ -5,9 +5,10 @@ use http::header::CONTENT_LENGTH;
 
 use super::{Recall, is_readable, not_continued};
 use crate::proxy::error::ProxyError;
-use crate::proxy::relay::{is_event_stream, meter};
+use crate::proxy::record::Record;
+use crate::proxy::relay::meter;
 use crate::proxy::settings::Settings;
-use crate::proxy::settle::record::Record;
+use crate::proxy::upstreams::headers::is_event_stream;
 use crate::upstream::{AnswerBody, Inbound};
 use weir_engine::wire::recall_tool::{Next, joined, read};
 use weir_engine::wire::usage::{Meter, Metered};

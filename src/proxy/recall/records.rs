@@ -13,16 +13,13 @@ use bytes::Bytes;
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use super::said::Said;
+use super::said::{Key, Said};
 use crate::proxy::cache::Cache;
 use weir_engine::compact::recall::lookup::{LEAST_ANSWER_BYTES, Lookup, MAX_ANSWER_BYTES, NO_MORE};
 use weir_engine::wire::json::without_member;
 use weir_engine::wire::recall_tool::{Call, Next, Round, ToolResult, Withheld, appended, inserted};
 use weir_engine::wire::{self, Message, Protocol, Role, json};
 use weir_store::{Entry, Kind, Life, Store, Tenant, now_ms};
-
-/// Keyed hash of a conversation up to an answer, the same for all processes of a store.
-pub(super) type Key = [u8; 32];
 
 /// Records in the store.
 const KIND: Kind = Kind { name: "recalls", max_bytes: 64 << 20 };

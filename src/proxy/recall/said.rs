@@ -4,7 +4,8 @@
 use weir_engine::wire::message::Message;
 use weir_engine::wire::{Protocol, json};
 
-use super::records::Key;
+/// Keyed hash of a conversation up to an answer, the same for all processes of a store.
+pub(super) type Key = [u8; 32];
 
 /// Digest of an answer that is read in parts. White space does not count: callers trim and join texts.
 #[derive(Debug, Clone, Default)]

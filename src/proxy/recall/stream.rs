@@ -16,13 +16,13 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Recall, is_readable, not_continued};
-use crate::proxy::attended::Presence;
 use crate::proxy::conversations::Keeping;
 use crate::proxy::error::ProxyError;
+use crate::proxy::record::{Outcome, Presence, Record};
 use crate::proxy::relay::drain::Drains;
-use crate::proxy::relay::{is_event_stream, meter};
+use crate::proxy::relay::meter;
 use crate::proxy::settings::Settings;
-use crate::proxy::settle::record::{Outcome, Record};
+use crate::proxy::upstreams::headers::is_event_stream;
 use crate::upstream::{AnswerBody, AnswerError, Body, BoxError, Inbound};
 use weir_engine::wire::Protocol;
 use weir_engine::wire::recall_tool::{Next, RecallStream, Round};
@@ -33,7 +33,7 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the upstream's stream for the caller, continued by a round for each recall. `record` is written
 /// at its end. If the caller leaves before, `drains` reads on in the round that has begun.
-pub(in crate::proxy) fn relay(
+pub(crate) fn relay(
     inbound: Inbound,
     mut record: Record,
     (recall, settings): (Recall, Arc<Settings>),

@@ -9,10 +9,11 @@ use http::Response;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http_body::{Body as HttpBody, Frame};
 
-use super::filtered::{Filtered, is_event_stream};
+use super::filtered::Filtered;
 use crate::proxy::compaction::{answer, edits};
 use crate::proxy::send::attempt::Attempt;
 use crate::proxy::settings::Settings;
+use crate::proxy::upstreams::headers::is_event_stream;
 use crate::upstream::{Body, BoxError};
 use weir_engine::wire::applied_edits::{self, AddReport};
 use weir_engine::wire::model::AnsweredAs;
@@ -44,7 +45,7 @@ impl Addition {
     /// Returns the addition that the caller asks for.
     fn asked(settings: &Settings, tenant: Tenant, current: &mut Attempt) -> Option<Self> {
         if let Some(shortened) = current.planned.shortened.take() {
-            let item = answer::whole_item(settings, tenant, &shortened);
+            let item = answer::item(settings, tenant, true, &shortened.rest);
             let item = item.inspect_err(|error| {
                 tracing::warn!(target: "weir::fault", %error, "an answer has no compaction item");
             });

@@ -56,10 +56,7 @@ impl Drains {
     }
 
     /// Takes over the reading of an answer whose caller has left.
-    pub(in crate::proxy) fn take_running(
-        &self,
-        reading: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub(crate) fn take_running(&self, reading: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks();
         while tasks.try_join_next().is_some() {}
         // Without a runtime nothing can be read: it is shutting down.

@@ -6,20 +6,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body as HttpBody, Frame};
 
 use crate::upstream::{Body, BoxError};
 use weir_engine::wire::event_filter::{Filter, Judge};
-
-/// Whether an answer with these headers is a plain stream of events.
-pub fn is_event_stream(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default();
-    let is_stream = media_type.trim().eq_ignore_ascii_case("text/event-stream");
-    is_stream && !headers.contains_key(CONTENT_ENCODING)
-}
 
 /// Body whose events pass a filter.
 pub(super) struct Filtered<J> {

@@ -2,6 +2,7 @@
 //! account is settled. Keeps no part of a conversation.
 
 pub mod addition;
+pub mod attended;
 pub mod drain;
 mod filtered;
 pub mod strip_usage;
@@ -16,13 +17,12 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 
-pub use self::filtered::is_event_stream;
 use crate::proxy::conversations::Keeping;
 use crate::proxy::hold::journal::Cost;
+use crate::proxy::record::{Outcome, Record};
 use crate::proxy::relay::drain::{Drained, Drains};
-use crate::proxy::settle::record::{Outcome, Record};
-use crate::upstream::{AnswerBody, AnswerError, Inbound};
-use crate::upstream::{Body, BoxError};
+use crate::proxy::upstreams::headers::is_event_stream;
+use crate::upstream::{AnswerBody, AnswerError, Body, BoxError, Inbound};
 use weir_engine::wire::usage::Meter;
 
 /// Returns the upstream's answer for the caller, with `record` written at its end. If the caller
@@ -33,7 +33,7 @@ pub fn relay(
     drains: &Drains,
     keeping: Option<Keeping>,
 ) -> Response<Body> {
-    record.answered(inbound.status, filtered::is_event_stream(&inbound.headers));
+    record.answered(inbound.status, is_event_stream(&inbound.headers));
     let meter = meter(&inbound.headers);
     let (upstream, has_left, settling) = (inbound.body, false, None);
     let relay = Relay { upstream, meter, record, keeping, has_left, settling };

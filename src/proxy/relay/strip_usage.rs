@@ -3,7 +3,8 @@
 use http::Response;
 use http::header::CONTENT_LENGTH;
 
-use super::filtered::{Filtered, is_event_stream};
+use super::filtered::Filtered;
+use crate::proxy::upstreams::headers::is_event_stream;
 use crate::upstream::Body;
 use weir_engine::wire::event_filter::{MAX_EVENT_BYTES, WithoutUsage};
 

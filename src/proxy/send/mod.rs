@@ -12,21 +12,16 @@ mod refused_part;
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 
 use super::error::{ErrorKind, ProxyError};
-use super::settle::record::Record;
+use super::record::Record;
 use super::upstreams::Upstream;
 use super::upstreams::routes::Route;
 use crate::config::FallbackOn;
 use crate::upstream::retry::{self, RetryAdvice, Tried};
 use crate::upstream::{Inbound, Target};
-use weir_engine::wire::model::ModelField;
 use weir_store::{Tenant, now_ms};
-
-/// Larger bodies are not searched for their model on the request's own task.
-pub(in crate::proxy) const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// Cause for sending a request again. One more lies below, in `upstream::client`: a pooled
 /// connection that had closed unused is replaced there, where it is known.
@@ -235,13 +230,4 @@ fn wait(
     let _ = getrandom::fill(&mut random);
     let jitter = u32::from_ne_bytes(random);
     retry::wait_ms(retries, tried, advice, upstream.retry_limits, jitter).map(Duration::from_millis)
-}
-
-/// Finds the model name in a body, off the async threads if the body is large.
-async fn find_model(body: Bytes) -> Result<Option<ModelField>, ProxyError> {
-    if body.len() <= INLINE_BODY_BYTES {
-        return Ok(ModelField::of(&body));
-    }
-    let field = tokio::task::spawn_blocking(move || ModelField::of(&body));
-    field.await.map_err(|_| ProxyError::new(ErrorKind::Internal, "a body could not be read"))
 }

@@ -10,15 +10,13 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
 use super::attempt::Attempt;
-use super::probe::Probe;
 use crate::config::names;
 use crate::proxy::error::{ErrorKind, ProxyError, UpstreamAnswer};
-use crate::proxy::plan::Planned;
-use crate::proxy::plan::refusal;
-use crate::proxy::plan::shared::shown;
+use crate::proxy::logged::shown;
+use crate::proxy::plan::{Planned, refusal};
+use crate::proxy::record::Record;
 use crate::proxy::settings::Settings;
-use crate::proxy::settle::record::Record;
-use crate::proxy::upstreams::Upstream;
+use crate::proxy::upstreams::{Upstream, probe::Probe};
 use crate::upstream::Inbound;
 use weir_engine::compact::{self, Lesson, MAX_RESENDS, Refused};
 use weir_engine::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow, Sent};
@@ -71,7 +69,12 @@ impl OverflowRetry {
         if inbound.status.is_success() {
             let Attempt { upstream, job, planned, .. } = current;
             let configured = settings.configured(&planned.model);
-            record.sample(upstream.knowledge.learned.sampling(job, planned, configured));
+            let body = planned.body.as_ref().unwrap_or(&job.body);
+            let of = (job.tenant, job.protocol, planned.model.as_str());
+            let prompt = (body, planned.sent_tokens, planned.encoding);
+            let is_comparable = planned.is_calibrated && planned.action != "fault";
+            let sampling = || upstream.knowledge.learned.sampling(of, prompt, configured);
+            record.sample(is_comparable.then(sampling).flatten());
             let probe = job.probe.take();
             record.probe(probe.filter(|_| whole_length(&inbound.headers) != Some(0)));
         }

@@ -11,19 +11,18 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
-use super::{Cause, Exchange, find_model, is_cause};
-use crate::proxy::admit::request::PassBody;
+use super::{Cause, Exchange, is_cause};
+use crate::proxy::admit::request::{PassBody, on_time};
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::headers;
 use crate::proxy::hold::account::JournalEntry;
 use crate::proxy::hold::prices::Warned;
-use crate::proxy::plan::shared::shown;
+use crate::proxy::logged::shown;
+use crate::proxy::record::Record;
 use crate::proxy::settings::Settings;
-use crate::proxy::settle::record::Record;
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::{ModelOverride, Route};
-use crate::upstream::Body;
-use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
+use crate::upstream::{Body, Endpoint, Inbound, Outbound, OutboundBody, Target};
 use weir_engine::wire::form::FormModelFinder;
 use weir_engine::wire::model::{ModelField, ModelFinder};
 use weir_store::Tenant;
@@ -286,7 +285,8 @@ impl PassRequest {
         let (body, field) = match body {
             PassBody::Whole { bytes, decoded, permit } => {
                 let readable = decoded.unwrap_or_else(|| bytes.clone());
-                let field = find_model(readable.clone()).await?;
+                let body = readable.clone();
+                let field = on_time(body.len(), move || ModelField::of(&body)).await?;
                 if field.is_none() && names_a_model(&method, &target, &headers) {
                     return Err(unreadable());
                 }

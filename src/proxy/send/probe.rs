@@ -6,30 +6,12 @@ use std::sync::Arc;
 
 use crate::proxy::admit::request::ChatRequest;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::plan::shared::shown;
+use crate::proxy::logged::shown;
 use crate::proxy::plan::{Job, Planned};
 use crate::proxy::settings::Settings;
-use crate::proxy::upstreams::Upstream;
-use crate::proxy::upstreams::learned::Learned;
-use weir_engine::compact::learned::{is_read_whole, is_telling};
-use weir_engine::compact::{Configured, LearnedLimits, Lesson};
+use crate::proxy::upstreams::{Upstream, probe::Probe};
+use weir_engine::compact::learned::is_telling;
 use weir_engine::wire::model::ModelField;
-use weir_store::Tenant;
-
-/// Request sent under higher limits than the learned ones.
-pub struct Probe {
-    learned: Arc<Learned>,
-    tenant: Tenant,
-    model: String,
-    configured: Configured,
-    /// Learned limits before, and the time of the last refusal.
-    before: LearnedLimits,
-    refused_ms: u64,
-    /// Limits of the probe.
-    raised: LearnedLimits,
-    sent_tokens: u64,
-    is_estimated: bool,
-}
 
 /// Plans a job as a probe, and turns it into one, if it qualifies. It qualifies only if its
 /// conversation is compacted at just this point, or would be refused: otherwise the messages sent
@@ -93,28 +75,4 @@ pub async fn probed(
         is_estimated,
     }));
     Some(planned)
-}
-
-impl Probe {
-    /// Lesson from a refused probe without numbers: nothing has changed.
-    pub fn in_vain(&self) -> Lesson {
-        Lesson { kept: self.before, of_this: self.before }
-    }
-
-    /// Records that the upstream accepted the request, and its `reported` prompt tokens.
-    pub fn accepted(&self, reported: Option<u64>) {
-        if !is_read_whole(self.sent_tokens, reported, self.is_estimated) {
-            return;
-        }
-        tracing::info!(
-            target: "weir::learned",
-            model = shown(&self.model),
-            learned_tokens = self.before.least_tokens(),
-            sent_tokens = self.sent_tokens,
-            limit_tokens = self.raised.least_tokens(),
-            "the upstream takes more than it refused before; its learned limit is raised"
-        );
-        let of = (self.tenant, self.model.as_str());
-        self.learned.raise_limits(of, self.raised, self.configured, self.refused_ms);
-    }
 }

@@ -13,8 +13,8 @@ use xxhash_rust::xxh3::xxh3_128_with_secret;
 use crate::config;
 use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use weir_engine::compact::{Fate, is_reference, reference};
-use weir_engine::wire::{Protocol, Request};
+use crate::proxy::plan::LeftOut;
+use weir_engine::compact::{is_reference, reference};
 use weir_store::Tenant;
 use weir_store::{Entry, Kind, Life, OpenError, Store, StoreError, now_ms};
 
@@ -30,26 +30,6 @@ const MAX_UNDER_WAY: usize = 1024;
 const MAX_REMEMBERED: u64 = 1 << 18;
 /// Maximum time that a lookup, or shutdown, waits for saves in progress.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Messages of a request that are not sent whole.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Spans of these messages in the decoded body.
-    pub spans: Vec<Range<usize>>,
-    pub protocol: Protocol,
-}
-
-impl LeftOut {
-    /// Collects the messages of `request`, parsed from `body`, that are not `Kept`.
-    pub fn of(body: &[u8], request: &Request<'_>, fates: &[Fate]) -> Self {
-        let pairs = request.messages.iter().zip(fates);
-        let spans = pairs.filter(|(_, fate)| **fate != Fate::Kept).map(|(raw, _)| {
-            let start = raw.as_ptr() as usize - body.as_ptr() as usize;
-            start..start + raw.len()
-        });
-        Self { spans: spans.collect(), protocol: request.protocol }
-    }
-}
 
 /// Stores and finds originals.
 pub struct Originals {

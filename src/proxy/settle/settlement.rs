@@ -1,27 +1,13 @@
 //! Settlement of a request at its end: usage, cost and the savings of compaction. Usage is as
 //! reported by the provider or, if unknown, by rule and flagged. Reads no clock and stores nothing.
 
+use crate::proxy::hold::account::{End, believed};
 use weir_engine::wire::usage::{Metered, Usage};
 use weir_store::budget::{self, Billed, Compaction, Cost, Kind, Pieces, Price, ServiceTier};
 use weir_store::ledger::{Flags, Settlement};
 
 /// Bytes of text per token assumed if no usage was reported.
 const BYTES_A_TOKEN: u64 = 4;
-/// Maximum plausible tokens in one report: many times the maximum of any model.
-const MAX_BELIEVED_TOKENS: u64 = 100_000_000;
-
-/// How much was seen of a request's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The upstream received none of it.
-    NotSent,
-    /// The upstream refused it, with any status.
-    Refused,
-    /// The whole answer arrived.
-    Seen,
-    /// It was sent, and it is unknown whether the provider bills more.
-    Unseen,
-}
 
 /// Amount held for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,26 +179,6 @@ fn is_counted(usage: &Usage) -> bool {
 /// Whether an answer has an error and nothing else.
 fn is_failure(metered: &Metered) -> bool {
     metered.failed && metered.said_bytes == 0
-}
-
-/// Drops figures that no request can have used: a typing error must not become a bill.
-pub fn believed(reported: Usage) -> Usage {
-    let believed = |tokens: Option<u64>| tokens.filter(|tokens| *tokens <= MAX_BELIEVED_TOKENS);
-    Usage {
-        prompt_tokens: believed(reported.prompt_tokens),
-        completion_tokens: believed(reported.completion_tokens),
-        cached_tokens: believed(reported.cached_tokens),
-        cache_write_tokens: believed(reported.cache_write_tokens),
-        reasoning_tokens: believed(reported.reasoning_tokens),
-        audio_input_tokens: believed(reported.audio_input_tokens),
-        audio_output_tokens: believed(reported.audio_output_tokens),
-        image_input_tokens: believed(reported.image_input_tokens),
-        image_output_tokens: believed(reported.image_output_tokens),
-        cache_write_1h_tokens: believed(reported.cache_write_1h_tokens),
-        web_searches: believed(reported.web_searches),
-        tool_calls: believed(reported.tool_calls),
-        ..reported
-    }
 }
 
 /// Returns a settlement without usage.

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::records::{Found, Records};
 use super::spans::SummaryOutcome;
-use super::work::Missing;
 
 /// Counters of summaries.
 #[derive(Debug, Default)]
@@ -40,9 +39,9 @@ impl Counts {
         add(&self.tokens, tokens);
     }
 
-    pub(super) fn missed(&self, missing: &Missing) {
+    pub(super) fn missed(&self, is_capped: bool) {
         add(&self.missed, 1);
-        add(&self.capped, u64::from(*missing == Missing::Capped));
+        add(&self.capped, u64::from(is_capped));
     }
 
     pub(super) fn paused(&self) {

@@ -3,19 +3,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::Summaries;
+use super::SummaryLookup;
 use super::flights::Part;
 use super::keys::Key;
 use super::records::{Ready, Status};
 use crate::config::SummaryMode;
-use crate::proxy::plan::Job;
 use weir_engine::compact::summary::{Space, Summary};
 use weir_engine::compact::{Compactor, Fate, Prefetch};
 use weir_engine::tokens::Encoding;
@@ -96,7 +94,7 @@ impl PrefetchSpan {
 
 /// Spans of one request.
 pub struct Spans<'a> {
-    summaries: &'a Arc<Summaries>,
+    summaries: &'a SummaryLookup,
     tenant: Tenant,
     protocol: Protocol,
     /// Body that contains the messages.
@@ -115,11 +113,11 @@ pub struct Spans<'a> {
 
 impl<'a> Spans<'a> {
     pub fn new(
-        summaries: &'a Arc<Summaries>,
-        job: &'a Job,
+        summaries: &'a SummaryLookup,
+        (tenant, wait_mode): (Tenant, WaitMode),
+        (protocol, body): (Protocol, &'a Bytes),
         (messages, model, encoding): (&'a [&'a str], &'a str, Encoding),
     ) -> Self {
-        let Job { tenant, protocol, wait_mode, ref body, .. } = *job;
         Self {
             summaries,
             tenant,

@@ -18,8 +18,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use self::context::TraceContext;
 use self::export::{Exported, export_all};
 use crate::config::Config;
-use crate::proxy::hold::account::random;
 use crate::proxy::outbox::Outbox;
+use crate::proxy::random::random;
 use crate::upstream::Collector;
 use weir_store::now_ms;
 

@@ -11,8 +11,8 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::config::{DEFAULT_UPSTREAM, upstreams};
-use crate::proxy::error::UpstreamAnswer;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, ProxyError, UpstreamAnswer};
+use crate::proxy::logged::logged;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::{Endpoint, Inbound, Target, find_api};
 
@@ -23,7 +23,7 @@ const SHOWN_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Knowledge of an upstream's base URL.
 #[derive(Default)]
-pub(in crate::proxy) struct BaseUrl {
+pub(crate) struct BaseUrl {
     /// Whether any request under it succeeded.
     has_answered: AtomicBool,
     /// Correct base URL, once searched for.
@@ -33,7 +33,7 @@ pub(in crate::proxy) struct BaseUrl {
 impl Upstream {
     /// Passes on the upstream's answer to a request for `target`. Returns an error with the
     /// solution instead if the upstream reports an unknown path and has its API under another one.
-    pub(in crate::proxy) async fn well_placed(
+    pub(crate) async fn well_placed(
         &self,
         target: &Target,
         mut inbound: Inbound,
@@ -82,7 +82,7 @@ impl Upstream {
             url = self.client.base().url(),
             right,
             "the upstream answers {status} to {}: its API is under {right}. Set {} to {right}",
-            crate::proxy::settle::record::logged(target.path()),
+            logged(target.path()),
             self.url_setting()
         );
         Some(right)

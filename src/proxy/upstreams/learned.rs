@@ -10,8 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Learning;
 use crate::proxy::cache::Cache;
-use crate::proxy::plan::shared::shown;
-use crate::proxy::plan::{Job, Planned};
+use crate::proxy::logged::shown;
 use crate::proxy::upstreams::learned_store::{self, LearnedStore, Lesson, Stored, Taught};
 use weir_engine::compact::calibration::{self, Counted, Ratio, Sample, Samples};
 use weir_engine::compact::{self, Configured, LearnedLimits, Measure};
@@ -238,31 +237,23 @@ impl Learned {
         row.filter(|row| calibration::is_of_tokenizers(row.permille))
     }
 
-    /// Prepares the comparison with a request's answer; `None` if nothing can be learned from it.
+    /// Prepares the comparison of a prompt, which has so many tokens by weir's count, with the answer's report;
+    /// `None` if nothing can be learned from it.
     pub fn sampling(
         self: &Arc<Self>,
-        job: &Job,
-        planned: &Planned,
+        (tenant, protocol, model): (Tenant, Protocol, &str),
+        (body, tokens, encoding): (&Bytes, u64, Encoding),
         configured: Configured,
     ) -> Option<Sampling> {
-        let is_worth_it = self.options.calibrate
-            && planned.is_calibrated
-            && planned.action != "fault"
-            && planned.sent_tokens >= MIN_SAMPLE_TOKENS;
-        if !is_worth_it {
+        if !self.options.calibrate || tokens < MIN_SAMPLE_TOKENS {
             return None;
         }
-        let tenant = job.tenant;
-        let at = match planned.encoding {
-            Encoding::Scaled { permille, digits } => {
-                Some(Counted::At { permille, digits, tokens: planned.sent_tokens })
-            }
+        let counted = match encoding {
+            Encoding::Scaled { permille, digits } => Some(Counted::At { permille, digits, tokens }),
             _ => None,
         };
-        let (body, kept) = self.kept(planned.body.as_ref().unwrap_or(&job.body))?;
-        let (model, protocol) = (planned.model.clone(), job.protocol);
-        let learned = Arc::clone(self);
-        let counted = at;
+        let (body, kept) = self.kept(body)?;
+        let (learned, model) = (Arc::clone(self), model.to_owned());
         Some(Sampling { learned, tenant, model, protocol, body, kept, counted, configured })
     }
 

@@ -4,8 +4,10 @@
 pub mod base_url;
 pub mod bound_thinking;
 mod cooldowns;
+pub mod headers;
 pub mod learned;
 pub mod learned_store;
+pub mod probe;
 pub mod refused_models;
 pub mod routes;
 pub mod usage_refusals;
@@ -21,11 +23,11 @@ use tokio::time::Instant;
 use crate::config::{self, CompactsBy, Config, DEFAULT_UPSTREAM, Learning};
 use crate::proxy::error::{ErrorKind, ProxyError, SetupError};
 use crate::proxy::events::{Event, Events};
-use crate::proxy::headers::{self, Via};
 use crate::proxy::traces::context::{BAGGAGE, TRACESTATE};
 use crate::proxy::upstreams::base_url::BaseUrl;
 use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::cooldowns::Cooldowns;
+use crate::proxy::upstreams::headers::Via;
 use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::routes::UpstreamKnowledge;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
@@ -61,7 +63,7 @@ pub struct Upstream {
     pub compacts: bool,
     pub retry_limits: RetryLimits,
     pub knowledge: Arc<UpstreamKnowledge>,
-    pub(in crate::proxy) base_url: BaseUrl,
+    pub(crate) base_url: BaseUrl,
     breaker: Breaker,
     cooldowns: Cooldowns,
     events: Events,

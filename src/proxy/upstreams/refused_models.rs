@@ -17,12 +17,12 @@ pub struct RefusedModels {
 
 impl RefusedModels {
     /// Whether `model` is remembered.
-    pub(in crate::proxy) fn has(&self, model: &str) -> bool {
+    pub(crate) fn has(&self, model: &str) -> bool {
         self.models.lock().unwrap_or_else(PoisonError::into_inner).contains(model)
     }
 
     /// Remembers `model`; returns whether it is new.
-    pub(in crate::proxy) fn note(&self, model: &str) -> bool {
+    pub(crate) fn note(&self, model: &str) -> bool {
         if model.len() > MAX_MODEL_BYTES {
             return false;
         }

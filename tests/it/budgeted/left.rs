@@ -184,7 +184,7 @@ fn response(status: &str, usage: &Value) -> Value {
            "error": null, "output": [], "usage": usage})
 }
 
-/// A response in the background: its hold stays, whatever other requests find, until one has its usage.
+/// A response in the background: its hold stays until a request finds its usage.
 #[tokio::test]
 async fn a_response_in_the_background_is_settled_by_the_request_that_has_its_end() {
     for is_stream in [false, true] {

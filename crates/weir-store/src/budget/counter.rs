@@ -137,7 +137,7 @@ mod tests {
         assert!(counter.is_complete(&of(day)));
         assert_eq!(figures(counter.count(&of(3 * day))), (0, 0, None));
         assert!(!counter.is_complete(&of(day)), "its bucket was dropped");
-        // It was read while the clock was behind: nobody knows which later window the rest is of.
+        // It was read while the clock was behind: nobody knows to which later window the rest belongs.
         let mut counter = Counter::starting(&of(0));
         counter.add_spent(&of(0), day, 9);
         assert_eq!(figures(counter.count(&of(0))), (9, 0, Some(2 * day)));

@@ -45,7 +45,7 @@ pub struct Reservation {
     pub patience: Duration,
 }
 
-/// Number of windows after the current one whose spending is told apart: the last has all later ones.
+/// Number of windows after the current one with a bucket of their own: the last has what is later, too.
 const LATER_WINDOWS: usize = 2;
 
 /// Reads a counter's initial value from the journal, without the requests in `open`: by bucket, and what was

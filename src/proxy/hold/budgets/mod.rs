@@ -13,13 +13,10 @@ use crate::config::{Config, OnFailure};
 use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::events::Events;
-use crate::proxy::hold::account::new_id;
-use crate::proxy::hold::bound::{self, Unread};
-use crate::proxy::plan::Planned;
+use crate::proxy::hold::bound::{self, Desired, Unread};
+use crate::proxy::plan::BudgetReport;
+use crate::proxy::random::new_id;
 use alerts::Alerts;
-pub use report::Report;
-use weir_engine::tokens::Encoding;
-use weir_engine::wire::allowance::Allowance;
 use weir_store::budget::outputs::Outputs;
 use weir_store::budget::{Ask, Measure, Price, Scope, ScopeKind, Scopes};
 use weir_store::budgets::BudgetCache;
@@ -60,7 +57,7 @@ pub struct Holding {
     /// Amount held, if a budget applies.
     pub amount: Option<Spending>,
     /// State of its budgets, if any apply.
-    pub report: Option<Report>,
+    pub report: Option<BudgetReport>,
     /// Statistics that this answer contributes to.
     outputs: Option<Arc<Mutex<Outputs>>>,
     choices: u64,
@@ -98,45 +95,6 @@ pub fn spending(settlement: &Settlement) -> Spending {
     Spending {
         nano_usd: settlement.cost_nano_usd.unwrap_or(0),
         tokens: settlement.prompt_tokens.unwrap_or(0).saturating_add(output_tokens),
-    }
-}
-
-/// A conversation whose prompt weir has counted, as far as its cost depends on it.
-pub struct Desired<'a> {
-    pub model: &'a str,
-    /// Name of its upstream, if not the default.
-    pub upstream: Option<&'a str>,
-    /// Prompt tokens by weir's count.
-    pub sent_tokens: u64,
-    /// Encoding of that count.
-    pub encoding: Encoding,
-    pub allowance: Allowance,
-    pub window_tokens: u64,
-    /// Output of each answer without a limit.
-    pub most_output_tokens: u64,
-    /// Whether its output limit can be lowered or set.
-    pub is_clampable: bool,
-    /// [`Caller::as_of`](crate::proxy::Caller::as_of).
-    pub as_of: Option<u64>,
-}
-
-impl<'a> Desired<'a> {
-    /// Describes a conversation that is sent as `planned`.
-    pub fn planned(planned: &'a Planned, allowance: Allowance) -> Self {
-        let known = planned.limits.max_output_tokens.filter(|_| planned.is_model_known);
-        let window_tokens = planned.limits.window_tokens;
-        let rest_tokens = window_tokens.saturating_sub(planned.sent_tokens);
-        Self {
-            model: &planned.model,
-            upstream: planned.upstream.as_deref(),
-            sent_tokens: planned.sent_tokens,
-            encoding: planned.encoding,
-            allowance,
-            window_tokens,
-            most_output_tokens: known.unwrap_or(rest_tokens),
-            is_clampable: planned.is_clampable,
-            as_of: None,
-        }
     }
 }
 
@@ -249,7 +207,7 @@ impl Budgets {
                     output_tokens: Some(granted.output_tokens),
                     is_reduced: granted.output_tokens < ask.wanted_tokens,
                     amount: Some(amount),
-                    report: Report::new(&granted.statuses, amount.nano_usd),
+                    report: BudgetReport::new(&granted.statuses, amount.nano_usd),
                     outputs: Some(outputs),
                     choices: ask.choices,
                     model: owner.model,

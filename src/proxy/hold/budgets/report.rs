@@ -1,22 +1,10 @@
 //! State of budgets as text, for headers and errors.
 
+use crate::proxy::plan::BudgetReport;
 use weir_store::budget::{Measure, NanoUsd};
 use weir_store::counters::BudgetStatus;
 
-/// Report to a caller on the budgets that apply to its request.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Dollars held for the request until it ends, if a budget is in money.
-    pub held_usd: Option<String>,
-    /// Smallest remainder of any budget in money, in dollars.
-    pub left_usd: Option<String>,
-    /// Smallest remainder of any budget in tokens.
-    pub left_tokens: Option<u64>,
-    /// Budgets that have passed their warning mark.
-    pub warning: Option<String>,
-}
-
-impl Report {
+impl BudgetReport {
     /// Creates the report for a request with this hold; `None` if no budget applies.
     pub fn new(statuses: &[BudgetStatus], held_nano_usd: u64) -> Option<Self> {
         if statuses.is_empty() {

@@ -7,7 +7,7 @@ use memchr::memmem;
 
 use crate::config::{self, Config, Priced};
 use crate::proxy::admit::class::RequestClass;
-use crate::proxy::compaction::AskedCompaction;
+use crate::proxy::admit::request::AskedCompaction;
 use crate::proxy::plan::planned::Job;
 use crate::proxy::plan::shared::Shared;
 use crate::proxy::summaries::WaitMode;

@@ -4,11 +4,19 @@
 
 use serde::Serialize;
 
-use super::TurnFacts;
 use weir_engine::compact::report::Report;
 use weir_engine::plan::Plan;
 use weir_engine::wire::Edit;
 use weir_store::budget::{self, Billed, CACHE_FLOOR_TOKENS, NanoUsd, Price};
+
+/// Facts of a request that do not depend on the policy.
+pub(super) struct TurnFacts {
+    pub(super) received_tokens: u64,
+    pub(super) max_input_tokens: u64,
+    pub(super) price: Option<Price>,
+    pub(super) model: String,
+    pub(super) is_model_known: bool,
+}
 
 /// One request of a conversation.
 #[derive(Debug, Clone, Serialize)]

@@ -3,9 +3,11 @@
 
 use bytes::Bytes;
 
-use super::{MAX_TURNS, refused};
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::wire::{Protocol, Request, Role, json};
+
+/// Maximum number of requests in an inspected conversation.
+pub const MAX_TURNS: usize = 4000;
 
 /// Ends of the requests of a conversation in its body.
 pub(super) struct Turns {
@@ -76,6 +78,10 @@ impl Turns {
             None => whole.clone(),
         }
     }
+}
+
+pub(super) fn refused(message: impl Into<String>) -> ProxyError {
+    ProxyError::new(ErrorKind::InvalidRequest, message)
 }
 
 #[cfg(test)]

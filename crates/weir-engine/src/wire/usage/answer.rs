@@ -174,7 +174,7 @@ impl ToolCalls {
         self.has_images |= other.has_images;
     }
 
-    /// Adds a session of code. Those beyond a maximum are not told apart.
+    /// Adds a session of code. Those beyond a maximum do not count.
     fn run_in(&mut self, container: u64) {
         if self.containers.len() < MAX_CONTAINERS && !self.containers.contains(&container) {
             self.containers.push(container);
@@ -188,7 +188,7 @@ impl ToolCalls {
     }
 }
 
-/// Maximum number of containers that are told apart in one answer.
+/// Maximum number of different containers in one answer.
 const MAX_CONTAINERS: usize = 64;
 
 impl Named {

@@ -10,9 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::{Instant, timeout};
 
 use super::request::{self, AnswerText};
-use crate::proxy::hold::account::{Ended, JournalEntry};
+use crate::proxy::hold::account::{End, Ended, JournalEntry};
 use crate::proxy::hold::journal::Journal;
-use crate::proxy::settle::settlement::End;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::{Client, Inbound, Outbound, OutboundBody, ProviderKey, Target};
 use weir_engine::wire::usage::{Meter, Metered};

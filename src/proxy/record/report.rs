@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use super::{Outcome, Record, clipped, logged, millis};
+use super::{Outcome, Record, millis, spans};
+use crate::proxy::hold::account::believed;
 use crate::proxy::live;
+use crate::proxy::logged::{clipped, logged};
 use crate::proxy::metrics::Finished;
-use crate::proxy::settle::{settlement, spans};
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::signed_usd;
 use weir_store::now_ms;
@@ -65,7 +66,7 @@ impl Record {
             plan: self.times.planning,
             unsettled: match self.accounts.id {
                 Some(_) => None,
-                None => self.usage().map(settlement::believed),
+                None => self.usage().map(believed),
             },
         });
     }

@@ -1,7 +1,7 @@
 //! Outcome of a request, and its name in the log, the journal and the metrics. Decides nothing.
 
 use crate::proxy::error::ErrorKind;
-use crate::proxy::settle::settlement::End;
+use crate::proxy::hold::account::End;
 
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,59 +2,21 @@
 //! its answer is read for its usage. Nothing more is sent for a caller that has left.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::Response;
 
-use super::error::ProxyError;
-use super::relay::drain::Drains;
+use super::drain::Drains;
+use crate::proxy::error::ProxyError;
+use crate::proxy::record::Presence;
 use crate::upstream::Body;
-use weir_store::rates::Slot;
-
-/// Whether a request's caller is there, and whether an upstream has the request.
-#[derive(Debug, Default)]
-pub struct Presence {
-    is_sent: AtomicBool,
-    has_left: AtomicBool,
-    /// The caller's slot among the concurrent requests of its key.
-    slot: Mutex<Option<Slot>>,
-}
-
-impl Presence {
-    /// Keeps the caller's slot until it leaves, or all is over.
-    pub fn occupies(&self, slot: Slot) {
-        *self.slot() = Some(slot);
-    }
-
-    /// Records that the caller has left, which frees its slot.
-    pub fn leave(&self) {
-        self.has_left.store(true, Ordering::Relaxed);
-        drop(self.slot().take());
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Option<Slot>> {
-        // Nothing panics under the lock.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records whether an upstream has the request.
-    pub fn sent(&self, is_sent: bool) {
-        self.is_sent.store(is_sent, Ordering::Relaxed);
-    }
-
-    /// Whether the caller has left.
-    pub fn has_left(&self) -> bool {
-        self.has_left.load(Ordering::Relaxed)
-    }
-}
 
 type Handling = Pin<Box<dyn Future<Output = Result<Response<Body>, ProxyError>> + Send>>;
 
 /// Handling of a request up to the head of its answer. If it is dropped before, because the caller has
 /// left, and an upstream has the request, the drains take it over.
-pub(super) struct Attended {
+pub struct Attended {
     /// `None` once it is done.
     handling: Option<Handling>,
     presence: Arc<Presence>,
@@ -63,7 +25,7 @@ pub(super) struct Attended {
 
 impl Attended {
     /// Creates the handling of a request whose record has this `presence`.
-    pub(super) fn new(
+    pub fn new(
         handling: impl Future<Output = Result<Response<Body>, ProxyError>> + Send + 'static,
         presence: Arc<Presence>,
         drains: &Drains,
@@ -88,7 +50,7 @@ impl Future for Attended {
 impl Drop for Attended {
     fn drop(&mut self) {
         let Some(handling) = self.handling.take() else { return };
-        if !self.presence.is_sent.load(Ordering::Relaxed) {
+        if !self.presence.is_sent() {
             return;
         }
         self.presence.leave();

@@ -5,44 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::Summaries;
-use super::breakers::Permits;
 use super::call::{self, Failure, Line, SUMMARY, Said};
 use super::request::{self, Output};
-use super::spans::PrefetchSpan;
 use crate::config::{Known, SAME_MODEL};
-use crate::proxy::admit::caller::Caller;
-use crate::proxy::hold::account::{self, JournalEntry};
-use crate::proxy::settle::settlement::believed;
-use crate::proxy::upstreams::Upstream;
+use crate::proxy::hold::account::{self, JournalEntry, believed};
+use crate::proxy::summaries::{Requester, breakers::Permits, spans::PrefetchSpan};
 use crate::upstream::Target;
 use crate::upstream::breaker::Change;
 use weir_engine::compact::Limits;
 use weir_engine::compact::summary::{self, Round, Size, Summary, Unfit};
 use weir_engine::tokens::{Encoding, REPLY_PRIMING};
-use weir_engine::wire::Protocol;
 use weir_store::budget::Compaction;
 
 /// Maximum rounds of one summary: a longer span is not worth its price.
 const MOST_ROUNDS: usize = 32;
 /// Maximum bytes per token of text worth summarising; text above it is not even counted.
 const MOST_BYTES_A_TOKEN: u64 = 16;
-
-/// Requester of a summary: the request it is made for, and how that was sent.
-#[derive(Clone)]
-pub struct Requester {
-    pub caller: Caller,
-    /// Headers of the request.
-    pub headers: HeaderMap,
-    pub target: Target,
-    pub protocol: Protocol,
-    /// Upstream of the request.
-    pub upstream: Arc<Upstream>,
-}
 
 /// Summary to make.
 pub(super) struct Work {
@@ -192,7 +174,7 @@ impl Summaries {
     /// Makes a summary: appended to the request itself if its own model answers and there is room,
     /// else from the messages, in as many rounds as needed.
     pub(super) async fn make(&self, work: &Work) -> Result<Made, Missing> {
-        let model = match self.settings.model.as_str() {
+        let model = match self.lookup.settings.model.as_str() {
             SAME_MODEL => &work.wanted.model,
             model => model,
         };
@@ -259,12 +241,12 @@ impl Summaries {
     /// summary is clipped.
     fn output(&self, model: &str, cap_tokens: u64) -> Output {
         let entry = self.config.models.find(model).entry;
-        let reasoning_tokens = self.settings.reasoning_tokens.min(entry.window_tokens / 8);
+        let reasoning_tokens = self.lookup.settings.reasoning_tokens.min(entry.window_tokens / 8);
         let tokens = 2 * cap_tokens + reasoning_tokens;
         Output {
             tokens: tokens.min(entry.max_output_tokens.unwrap_or(u64::MAX)),
-            effort: self.settings.reasoning_effort.clone(),
-            is_renamed: self.state.renamed_outputs.has(model),
+            effort: self.lookup.settings.reasoning_effort.clone(),
+            is_renamed: self.lookup.state.renamed_outputs.has(model),
         }
     }
 
@@ -328,7 +310,7 @@ impl Summaries {
         let headers = line.headers(&work.requester.headers, &target);
         let call = |body| {
             let (entry, sent) = (self.entry(work, model, most), (target.clone(), headers.clone()));
-            let deadline = Duration::from_millis(self.settings.timeout_ms);
+            let deadline = Duration::from_millis(self.lookup.settings.timeout_ms);
             call::call(&line, &self.journal, entry, sent, body, deadline)
         };
         let other = request::renamed(&question.body);
@@ -336,7 +318,7 @@ impl Summaries {
         if let (Err(Failure::Refused { wants_renamed: true, .. }), Some(other)) = (&said, other) {
             said = call(other).await;
             if said.is_ok() {
-                self.state.renamed_outputs.note(model);
+                self.lookup.state.renamed_outputs.note(model);
             }
         }
         let said = said.map_err(Missing::Call);
@@ -373,9 +355,9 @@ impl Summaries {
             }
         };
         let why = missing.map(Missing::word);
-        let pause_ms = self.settings.pause_ms;
+        let pause_ms = self.lookup.settings.pause_ms;
         if of_summariser == Change::Opened {
-            self.state.counts.paused();
+            self.lookup.state.counts.paused();
             tracing::warn!(
                 target: "weir::summaries",
                 why,
@@ -385,7 +367,7 @@ impl Summaries {
             );
         }
         if of_content == Change::Opened {
-            self.state.counts.paused();
+            self.lookup.state.counts.paused();
             tracing::warn!(
                 target: "weir::summaries",
                 why,
@@ -402,7 +384,7 @@ impl Summaries {
     fn target(&self, requester: &Requester, model: &str) -> Target {
         // The request's own route, if its model answers: a deployment's name is in the path.
         match &self.own_target {
-            Some(target) if !self.line.is_callers() || self.settings.model == model => {
+            Some(target) if !self.line.is_callers() || self.lookup.settings.model == model => {
                 target.clone()
             }
             _ => requester.target.clone(),

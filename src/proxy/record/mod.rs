@@ -1,7 +1,10 @@
 //! Record of one request: its account in the journal, and one log line at its end. No part of a
 //! conversation is kept or logged.
 
+pub mod outcome;
+mod presence;
 mod report;
+mod spans;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,36 +12,24 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
-use crate::proxy::admit::admission::Admission;
-use crate::proxy::admit::attribution::BodyLabels;
-use crate::proxy::admit::caller::Caller;
-use crate::proxy::attended::Presence;
-use crate::proxy::error::Subject;
-use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::hold::account::Ended;
-use crate::proxy::hold::journal::Account;
-use crate::proxy::hold::journal::Cost;
+pub use self::outcome::Outcome;
+pub use self::presence::Presence;
+use crate::proxy::admit::{admission::Admission, attribution::BodyLabels, caller::Caller};
+use crate::proxy::error::{ErrorKind, ProxyError, Subject};
+use crate::proxy::hold::account::{End, Ended};
+use crate::proxy::hold::journal::{Account, Cost};
 use crate::proxy::live;
+use crate::proxy::logged::{clipped, logged};
 use crate::proxy::metrics::{Metrics, Resend};
-use crate::proxy::plan::planned::Progress;
-use crate::proxy::plan::{Planned, ReadAhead};
-use crate::proxy::send::probe::Probe;
-use crate::proxy::settle::originals::LeftOut;
-pub use crate::proxy::settle::outcome::Outcome;
-use crate::proxy::settle::settlement::End;
-use crate::proxy::settle::spans;
+use crate::proxy::plan::{LeftOut, Planned, ReadAhead, planned::Progress};
 use crate::proxy::traces::Trace;
 use crate::proxy::traces::context::{TRACEPARENT, TRACESTATE, TraceContext};
-use crate::proxy::upstreams::Upstream;
-use crate::proxy::upstreams::learned::Sampling;
+use crate::proxy::upstreams::{Upstream, learned::Sampling, probe::Probe};
 use crate::upstream::retry::Tried;
 use crate::upstream::{Outbound, Target};
 use weir_engine::wire::usage::{Metered, Usage};
 use weir_store::ledger::{Attribution, RequestId};
 use weir_store::rates::MinuteLeft;
-
-/// Maximum length of a path or model name in the log; callers choose them.
-pub const MAX_LOGGED_BYTES: usize = 200;
 
 /// Log line and metrics of one request, written on drop: if a request's future or body is dropped,
 /// its caller has left.
@@ -521,17 +512,8 @@ impl Record {
         }
         self.presence.sent(false);
         let Some(account) = self.accounts.account.take() else { return };
-        let ended = Ended {
-            end: End::Seen,
-            outcome: outcome.name(),
-            status: Some(status.as_u16()),
-            metered,
-            first_byte_ms: Some(millis(
-                self.times.turned.saturating_duration_since(self.times.ready),
-            )),
-            total_ms: Some(millis(self.times.begun.elapsed())),
-            is_replaced: outcome == Outcome::Recalled,
-        };
+        let is_replaced = outcome == Outcome::Recalled;
+        let ended = self.times.ended(outcome, Some(status), metered, is_replaced);
         let cost = account.settle(ended).await;
         self.settled(cost);
     }
@@ -558,17 +540,7 @@ impl Record {
         }
         self.presence.sent(false);
         let account = self.accounts.account.take()?;
-        let ended = Ended {
-            end: outcome.end(),
-            outcome: outcome.name(),
-            status: status.map(|status| status.as_u16()),
-            metered: Metered::default(),
-            first_byte_ms: Some(millis(
-                self.times.turned.saturating_duration_since(self.times.ready),
-            )),
-            total_ms: Some(millis(self.times.begun.elapsed())),
-            is_replaced,
-        };
+        let ended = self.times.ended(outcome, status, Metered::default(), is_replaced);
         Some(account.settle(ended).await)
     }
 
@@ -645,6 +617,25 @@ impl Times {
             settling: None,
         }
     }
+
+    /// Describes an attempt that has ended before the request, with an answer that was read, if any.
+    fn ended(
+        &self,
+        outcome: Outcome,
+        status: Option<StatusCode>,
+        metered: Metered,
+        is_replaced: bool,
+    ) -> Ended {
+        Ended {
+            end: outcome.end(),
+            outcome: outcome.name(),
+            status: status.map(|status| status.as_u16()),
+            metered,
+            first_byte_ms: Some(millis(self.turned.saturating_duration_since(self.ready))),
+            total_ms: Some(millis(self.begun.elapsed())),
+            is_replaced,
+        }
+    }
 }
 
 impl Drop for Record {
@@ -656,15 +647,6 @@ impl Drop for Record {
         }
         self.report();
     }
-}
-
-/// Truncates a text for the log.
-pub fn logged(text: &str) -> String {
-    clipped(text).to_owned()
-}
-
-fn clipped(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_LOGGED_BYTES)]
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -688,12 +670,5 @@ mod tests {
         record.times.turned += Duration::from_secs(3);
         record.answered(StatusCode::OK, false);
         assert_eq!(record.sending.first_byte_ms, Some(2000));
-    }
-
-    #[test]
-    fn what_callers_choose_is_logged_in_part() {
-        assert_eq!(logged("/v1/models"), "/v1/models");
-        assert_eq!(logged(&"a".repeat(201)), "a".repeat(200));
-        assert_eq!(logged(&"€".repeat(100)), "€".repeat(66));
     }
 }

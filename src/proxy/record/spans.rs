@@ -5,7 +5,7 @@ use http::StatusCode;
 
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::plan::Planned;
-use crate::proxy::settle::outcome::Outcome;
+use crate::proxy::record::outcome::Outcome;
 use crate::proxy::traces::names::{self, operation, provider};
 use crate::proxy::traces::{Attribute, Attributes};
 use crate::proxy::upstreams::Upstream;
