@@ -92,7 +92,8 @@ const HEAD: &str = "\
 #   max_output_tokens    output limit, if it is below the window
 #   strict_alternation   the model refuses two user or two assistant messages in a row
 #   usd_per_mtok         dollars per million tokens: in(put), cached input, cache write, write1h
-#                        (entries that live an hour), out(put), reasoning if priced separately;
+#                        (entries that live an hour), out(put), reasoning if priced separately,
+#                        sound (audio_in, audio_out), and a thousand searches of the web;
 #                        then the same for prompts above a size
 #
 # A name with a provider's prefix is listed only if its numbers differ from the bare name's; if only

@@ -116,7 +116,7 @@ impl AnswerBody {
     }
 
     /// Returns the bytes that were peeked.
-    pub fn seen(&self) -> &[u8] {
+    pub(super) fn seen(&self) -> &[u8] {
         &self.early
     }
 

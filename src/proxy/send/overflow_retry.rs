@@ -187,7 +187,7 @@ async fn look_for_refusal(
         | StatusCode::PAYLOAD_TOO_LARGE
         | StatusCode::UNPROCESSABLE_ENTITY => MAX_REFUSAL_BYTES,
         StatusCode::OK if is_stream(&inbound.headers) => {
-            return refusal_within(inbound, planned);
+            return refusal_within(inbound, planned).await;
         }
         StatusCode::OK => {
             let length = whole_length(&inbound.headers)?;
@@ -226,12 +226,16 @@ fn suspects(upstream: &Upstream, planned: &Planned) -> bool {
         && planned.sent_tokens >= MIN_SUSPECTED_TOKENS
 }
 
-/// Checks whether a stream that failed at its beginning did so with a refusal; its caller has received nothing.
-fn refusal_within(inbound: &Inbound, planned: &Planned) -> Option<Refusal> {
-    if inbound.is_accepted() || planned.sent_tokens < MIN_SUSPECTED_TOKENS {
+/// Checks whether a stream's first event is a refusal. The caller has received nothing by then;
+/// only the head of a large request waits, and the stream is read from its beginning in any case.
+async fn refusal_within(inbound: &mut Inbound, planned: &Planned) -> Option<Refusal> {
+    if planned.sent_tokens < MIN_SUSPECTED_TOKENS || inbound.headers.contains_key(CONTENT_ENCODING)
+    {
         return None;
     }
-    let (overflow, said) = overflow::recognise_event(inbound.body.seen(), Some(sent(planned)))?;
+    let event = inbound.body.peek_until(MAX_REFUSAL_BYTES, overflow::has_event);
+    let seen = timeout(REFUSAL_DEADLINE, event).await.ok()?;
+    let (overflow, said) = overflow::recognise_event(seen, Some(sent(planned)))?;
     Some(Refusal { overflow, status: inbound.status, body: said.into(), is_suspicion: false })
 }
 

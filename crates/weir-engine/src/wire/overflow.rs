@@ -102,6 +102,14 @@ pub fn recognise_event(bytes: &[u8], sent: Option<Sent>) -> Option<(Overflow, St
     Some((overflow, String::from_utf8(data).ok()?))
 }
 
+/// Whether a stream that begins with `bytes` has reached the end of the event that
+/// [`recognise_event`] reads.
+pub fn has_event(bytes: &[u8]) -> bool {
+    let mut has_event = false;
+    Splitter::new(MAX_REFUSAL_BYTES).feed(bytes, |event| has_event |= !is_announcement(&event));
+    has_event
+}
+
 /// Whether an event's error has a status at which such texts mean something else.
 fn has_other_status(data: &[u8]) -> bool {
     let members = serde_json::from_slice::<Map<String, Value>>(data).unwrap_or_default();
@@ -641,11 +649,13 @@ mod tests {
     fn a_failure_after_the_beginning_of_a_response_is_read() {
         let begun = "event: response.created\ndata: {\"type\":\"response.created\"}\n\n\
                      event: response.in_progress\ndata: {}\n\n";
+        assert!(!has_event(begun.as_bytes()));
         let failed = format!(
             "{begun}event: response.failed\ndata: {{\"type\":\"response.failed\",\"response\":{{\
              \"status\":\"failed\",\"error\":{{\"code\":\"context_length_exceeded\",\"message\":\
              \"Your input exceeds the context window of this model.\"}}}}}}\n\n"
         );
+        assert!(has_event(failed.as_bytes()));
         let (overflow, said) = recognise_event(failed.as_bytes(), None).expect("a refusal");
         assert!(!overflow.is_numbered() && said.contains("context_length_exceeded"));
         let other = failed
@@ -700,6 +710,9 @@ mod tests {
             assert_eq!(read(&later), None, "{}", row.vendor);
             // Half of an event yields nothing.
             assert_eq!(read(&event[..event.len() - 1]), None, "{}", row.vendor);
+            assert!(
+                has_event(event.as_bytes()) && !has_event(&event.as_bytes()[..event.len() - 1])
+            );
         }
         assert_eq!(recognise_event(b"", None), None);
         assert_eq!(recognise_event(b"data: [DONE]\n\n", None), None);
