@@ -23,6 +23,7 @@ mod loop_check;
 mod manual;
 mod models;
 mod moments;
+mod on_all_cores;
 #[cfg(test)]
 mod pages;
 mod progress;
@@ -30,6 +31,7 @@ mod provider_key;
 mod reload;
 mod replay;
 mod run;
+mod savings;
 mod sealed;
 mod serve;
 mod settings;
@@ -68,6 +70,8 @@ Examples:
       checks a configuration, and whether the upstream answers
   weir explain request.json
       shows the plan for a request, and why
+  weir savings
+      shows what your agents' conversations cost, and what weir would save
   weir keys create NAME
       creates a virtual key, for auth.mode = \"keys\"
   weir budgets set all --usd 20 --per day
@@ -117,6 +121,7 @@ enum Command {
     /// Manages the catalogue of models and their windows
     Models(models::ModelsArgs),
     Replay(replay::ReplayArgs),
+    Savings(savings::SavingsArgs),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -141,6 +146,7 @@ pub fn run() -> ExitCode {
         Some(Command::Backup(args)) => end(backup::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),
+        Some(Command::Savings(args)) => end(savings::run(&args)),
         Some(Command::Completions(args)) => end(manual::completions(&args, Arguments::command())),
         Some(Command::Man(args)) => end(manual::man(&args, Arguments::command())),
         None => match Arguments::command().print_help() {

@@ -3,16 +3,13 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use clap::builder::PossibleValuesParser;
 use flate2::read::MultiGzDecoder;
 
 use super::colours::Colours;
+use super::on_all_cores::on_all_cores;
 use super::progress::Progress;
 use super::sealed::Opener;
 use super::sources::{self, Flag};
@@ -325,27 +322,4 @@ fn replay_all(
     let mut sorted: Vec<_> = order.into_iter().zip(outcomes).collect();
     sorted.sort_by_key(|(place, _)| *place);
     sorted.into_iter().map(|(_, outcome)| outcome).collect()
-}
-
-/// Runs `work` for the first `count` numbers on all cores, and returns the results in order.
-fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(count));
-    let take = || loop {
-        let place = next.fetch_add(1, Ordering::Relaxed);
-        if place >= count {
-            break;
-        }
-        let result = work(place);
-        done.lock().expect("nothing panics while it is held").push((place, result));
-    };
-    let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    thread::scope(|scope| {
-        for _ in 0..threads.min(count) {
-            scope.spawn(take);
-        }
-    });
-    let mut done = done.into_inner().expect("nothing panics while it is held");
-    done.sort_by_key(|(place, _)| *place);
-    done.into_iter().map(|(_, result)| result).collect()
 }

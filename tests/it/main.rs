@@ -54,6 +54,7 @@ mod replay_command;
 mod routes;
 #[cfg(unix)]
 mod run;
+mod savings;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod seeds;

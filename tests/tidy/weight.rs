@@ -15,12 +15,14 @@ const MOST_LINES: &[(&str, usize)] = &[
     ("crates/weir-engine/src/tokens/", 1950),
     // Refusals as too long, failed answers and what holds must bound, as providers word them.
     ("crates/weir-engine/src/wire/", 10_500),
-    ("crates/weir-eval/src/", 4250),
+    // The bill of conversations by the rules of providers' caches, and readers of what gateways and agents log.
+    ("crates/weir-eval/src/", 5850),
     // Counts that are read again when a clock is set.
     ("crates/weir-store/src/", 12_800),
     // Connections without a request give way, and a token reads the metrics alone.
     ("src/admin/", 2200),
-    ("src/cli/", 8250),
+    // The command `savings`.
+    ("src/cli/", 8530),
     ("src/config/", 4820),
     // What one tenant's traffic teaches, names that count as the model that answers, and responses in the background.
     ("src/proxy/", 18_570),
@@ -32,7 +34,7 @@ const MOST_LINES: &[(&str, usize)] = &[
 /// Maximum files that import one another in a circle, in each crate and in a folder of one.
 const MOST_IN_CIRCLE: &[(&str, &str, usize)] = &[
     ("crates/weir-engine/src/", "", 4),
-    ("crates/weir-eval/src/", "", 3),
+    ("crates/weir-eval/src/", "", 2),
     ("crates/weir-store/src/", "", 7),
     ("src/", "", 34),
     ("src/", "proxy/", 2),

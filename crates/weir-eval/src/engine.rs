@@ -8,6 +8,7 @@ use super::conversation::{Conversation, MEASURE};
 use super::sent::{Other, Piece};
 use super::summaries::{Sent, Stub, Stubs, Summaries};
 use weir_engine::compact::history::SummaryUse;
+use weir_engine::compact::source::Readings;
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Compactor, Fact, Fate, Policy};
 use weir_engine::plan::{Known, Plan, PlanError, PlanOptions, plan_with};
@@ -30,6 +31,7 @@ pub(crate) struct Engine<'a> {
 struct AtHand<'a> {
     conversation: &'a Conversation,
     state: RefCell<Option<Arc<Compactor>>>,
+    readings: Rc<Readings>,
 }
 
 impl Known for AtHand<'_> {
@@ -43,6 +45,10 @@ impl Known for AtHand<'_> {
 
     fn keep_state(&self, state: &Arc<Compactor>) {
         self.state.replace(Some(Arc::clone(state)));
+    }
+
+    fn readings(&self) -> Rc<Readings> {
+        Rc::clone(&self.readings)
     }
 }
 
@@ -60,7 +66,7 @@ impl<'a> Engine<'a> {
         let prefetch = summaries.as_ref().map(Stubs::prefetch_settings);
         let options = PlanOptions::for_messages(limit_tokens, policy.clone(), MEASURE);
         Self {
-            at_hand: AtHand { conversation, state: RefCell::default() },
+            at_hand: AtHand { conversation, state: RefCell::default(), readings: Rc::default() },
             raws: conversation.messages.iter().map(|message| &*message.raw).collect(),
             options: PlanOptions { prefetch, ..options },
             edits: Vec::new(),
@@ -68,6 +74,12 @@ impl<'a> Engine<'a> {
             length: 0,
             summaries,
         }
+    }
+
+    /// Uses the readings of the conversation's messages that another engine made, and adds its own to them.
+    pub(crate) fn with_readings(mut self, readings: &Rc<Readings>) -> Self {
+        self.at_hand.readings = Rc::clone(readings);
+        self
     }
 
     /// Returns the messages sent for the first `length` messages, at least as many as last time.

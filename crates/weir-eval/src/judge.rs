@@ -29,6 +29,8 @@ pub(crate) struct Judge<'a> {
     pub lost: Vec<Lost>,
     /// Size of each request, whole and as sent.
     pub sizes: Vec<(u64, u64)>,
+    /// Tokens with which each request and the one before it begin alike.
+    pub shared_tokens: Vec<u64>,
 }
 
 /// Tools of a request, as far as they cost. Without any, the bill is that of the messages.
@@ -78,6 +80,7 @@ impl<'a> Judge<'a> {
             tally: Tally { conversations: 1, ..Tally::default() },
             lost: Vec::new(),
             sizes: Vec::new(),
+            shared_tokens: Vec::new(),
         }
     }
 
@@ -134,6 +137,7 @@ impl<'a> Judge<'a> {
     fn judge_cost(&mut self, full_tokens: u64, sent_tokens: u64, sent: &[Piece]) {
         self.tally.requests += 1;
         let common_tokens = common_tokens(self.conversation, &self.previous, sent);
+        self.shared_tokens.push(common_tokens);
         let tools = self.tools;
         let cached_tokens = if tools.has_changed { 0 } else { common_tokens + tools.sent_tokens };
         self.tally.cost.add(sent_tokens + tools.sent_tokens, cached_tokens);

@@ -5,12 +5,16 @@
 //! request is everything before it. Recall is the share of the real answer's values that can still
 //! be read in the request. Cost is the bill of a provider with a prefix cache.
 //!
+//! [`savings`] bills the requests that conversations really had, by their models' prices, and the same requests
+//! under limits.
+//!
 //! [`fitbench`] judges the requests of any proxy by the same measures, as they reach an upstream; the
 //! example `fitbench` of the package `weir` plays the conversations.
 
 #![warn(unreachable_pub)]
 
 pub mod baseline;
+pub mod bill;
 pub mod conversation;
 mod engine;
 pub mod fitbench;
@@ -21,6 +25,7 @@ mod questions;
 pub mod recorded;
 pub mod report;
 mod retold;
+pub mod savings;
 mod sent;
 pub mod show;
 pub mod summaries;

@@ -99,7 +99,9 @@ impl Questions {
         let mut used: Vec<Vec<u32>> = Vec::with_capacity(conversation.turns.len());
         for length in &conversation.turns {
             let mut found = BTreeSet::new();
-            for line in messages[*length].texts.iter().flat_map(Text::lines) {
+            // The answer to a conversation's last request may not be there.
+            let answer = messages.get(*length);
+            for line in answer.iter().flat_map(|own| &own.texts).flat_map(Text::lines) {
                 values::of_line(line, &mut found);
             }
             used.push(found.iter().map(|value| numbers.of(value)).collect());
@@ -213,7 +215,7 @@ fn used_grams(conversation: &Conversation) -> (Vec<Gram>, Vec<Vec<u32>>) {
     let mut used = Vec::new();
     for length in &conversation.turns {
         let mut own: Vec<u32> = Vec::new();
-        for gram in &by_message[*length] {
+        for gram in by_message.get(*length).into_iter().flatten() {
             own.push(*numbers.entry(*gram).or_insert_with(|| {
                 grams.push(Gram { run: *gram, messages: Vec::new() });
                 grams.len() as u32 - 1

@@ -1,11 +1,13 @@
-//! Conversations in a text: a request body, JSON lines of conversations or requests, or the transcript of
-//! a coding agent. Finds them and returns each as a request body. Reads no files.
+//! Conversations in a text: a request body, JSON lines of conversations or requests, a log of a gateway, an
+//! HTTP archive, or the transcript of a coding agent. Finds them and returns each as a request body. Reads no
+//! files.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::transcripts::{claude_code, codex};
-use weir_engine::wire::Protocol;
+pub use crate::transcripts::{Exchange, Recorded};
+use crate::transcripts::{claude_code, codex, logs, pi};
+use weir_engine::wire::{Protocol, json};
 
 /// Number of first lines that show the form of a text.
 const PROBED_LINES: usize = 64;
@@ -15,12 +17,16 @@ const PROBED_LINES: usize = 64;
 pub enum Form {
     /// One request body, or only its messages or items.
     Request,
-    /// JSON lines of conversations `{id, source, messages}` or request bodies.
+    /// JSON lines of conversations `{id, source, messages}`, request bodies or records about requests.
     Trace,
+    /// HTTP archive.
+    Har,
     /// Transcript of Claude Code.
     ClaudeCode,
     /// Rollout of codex.
     Codex,
+    /// Session of pi.
+    Pi,
 }
 
 impl Form {
@@ -29,21 +35,17 @@ impl Form {
         match self {
             Self::Request => "request",
             Self::Trace => "trace",
+            Self::Har => "har",
             Self::ClaudeCode => "claude_code",
             Self::Codex => "codex",
+            Self::Pi => "pi",
         }
     }
 }
 
-/// Conversation of a text, as a request body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recorded {
-    pub id: String,
-    pub protocol: Protocol,
-    pub body: String,
-    /// Whether the whole was one request. A conversation may go on behind its last one.
-    pub is_request: bool,
-}
+/// Forms that [`read`] knows, in words.
+pub const KNOWN_FORMS: &str = "request bodies, JSON lines of conversations or requests, OpenAI batch files, \
+                               LiteLLM's logs, HAR, and transcripts of Claude Code, codex or pi";
 
 /// Finds the conversations of `text`. `protocol` is that of requests and lines; it is recognised by
 /// their shape if absent.
@@ -53,24 +55,48 @@ pub struct Recorded {
 /// If the text has none of the forms, or a line cannot be read; the text names the line.
 pub fn read(text: &str, protocol: Option<Protocol>) -> Result<(Form, Vec<Recorded>), String> {
     if let Ok(whole) = serde_json::from_str::<&RawValue>(text)
-        && let Some(own) = request(whole.get(), 1, protocol)
+        && let Some(found) = whole_text(whole.get(), protocol)
     {
-        return Ok((Form::Request, vec![own]));
+        return Ok(found);
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let form = lines.clone().take(PROBED_LINES).find_map(|(_, line)| form(line)).ok_or(
         "This is neither a request body, nor JSON lines of conversations, nor a transcript of Claude \
-         Code or codex.",
+         Code, codex or pi.",
     )?;
     let found = match form {
-        Form::Request | Form::Trace => trace(lines, protocol)?,
+        Form::Request | Form::Trace | Form::Har => trace(lines, protocol)?,
         Form::ClaudeCode => claude_code::conversations(&objects(lines)?),
         Form::Codex => codex::conversations(&objects(lines)?),
+        Form::Pi => pi::conversations(&objects(lines)?),
     };
     match found.is_empty() {
         true => Err("The transcript has no messages yet.".to_owned()),
         false => Ok((form, found)),
     }
+}
+
+/// Reads a text that is one JSON value.
+fn whole_text(text: &str, protocol: Option<Protocol>) -> Option<(Form, Vec<Recorded>)> {
+    if text.starts_with('[') {
+        let elements = json::elements(text)?;
+        let has_role = |raw: &&str| json::member(raw, "role").is_some();
+        // A list of records, rather than of messages or items.
+        let records = elements.iter().enumerate();
+        let records = records.map(|(place, raw)| logs::request(raw, place + 1, protocol));
+        if !elements.is_empty()
+            && !elements.iter().any(has_role)
+            && let Some(found) = records.collect::<Option<Vec<_>>>()
+        {
+            return Some((Form::Trace, found));
+        }
+        let list = logs::list(text, protocol.unwrap_or_else(|| Protocol::recognise(text)));
+        return Some((Form::Request, vec![list]));
+    }
+    if let Some(found) = logs::har(text, protocol) {
+        return Some((Form::Har, found)).filter(|(_, found)| !found.is_empty());
+    }
+    Some((Form::Request, vec![logs::request(text, 1, protocol)?]))
 }
 
 /// Members that show the form of a line.
@@ -80,6 +106,10 @@ struct Probe<'a> {
     messages: Option<&'a RawValue>,
     #[serde(borrow)]
     input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    body: Option<&'a RawValue>,
+    #[serde(borrow)]
+    request: Option<&'a RawValue>,
     #[serde(borrow)]
     payload: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -93,10 +123,14 @@ fn form(line: &str) -> Option<Form> {
     let kind = probe.kind.as_deref().unwrap_or_default();
     match probe {
         Probe { messages: Some(_), .. } | Probe { input: Some(_), .. } => Some(Form::Trace),
+        Probe { body: Some(_), .. } | Probe { request: Some(_), .. } if kind.is_empty() => {
+            Some(Form::Trace)
+        }
         Probe { payload: Some(_), .. } if !kind.is_empty() => Some(Form::Codex),
         Probe { message: Some(_), .. } if matches!(kind, "user" | "assistant") => {
             Some(Form::ClaudeCode)
         }
+        _ if kind == "session" => Some(Form::Pi),
         // codex wrote bare items before it wrote payloads.
         _ if codex::is_item(kind) => Some(Form::Codex),
         _ => None,
@@ -125,38 +159,10 @@ fn trace<'a>(
         if let Err(error) = serde_json::from_str::<&RawValue>(line) {
             return Err(format!("Line {} is not JSON: {error}.", number + 1));
         }
-        request(line.trim(), number + 1, protocol)
+        logs::request(line.trim(), number + 1, protocol)
             .ok_or_else(|| format!("Line {} has neither messages nor input.", number + 1))
     });
     read.collect()
-}
-
-/// Reads a request, or a bare list of messages or items; `None` if `text` has no messages. `number` names
-/// one without an `id`.
-fn request(text: &str, number: usize, protocol: Option<Protocol>) -> Option<Recorded> {
-    #[derive(Deserialize)]
-    struct Head<'a> {
-        id: Option<String>,
-        #[serde(borrow)]
-        model: Option<&'a RawValue>,
-        #[serde(borrow)]
-        messages: Option<&'a RawValue>,
-        #[serde(borrow)]
-        input: Option<&'a RawValue>,
-    }
-    let protocol = protocol.unwrap_or_else(|| Protocol::recognise(text));
-    if text.trim_start().starts_with('[') {
-        let list = if protocol == Protocol::Responses { "input" } else { "messages" };
-        let body = format!(r#"{{"{list}":{text}}}"#);
-        return Some(Recorded { id: "request".to_owned(), protocol, body, is_request: true });
-    }
-    let head: Head<'_> = serde_json::from_str(text).ok()?;
-    if head.messages.is_none() && head.input.is_none() {
-        return None;
-    }
-    let is_request = head.id.is_none() && head.model.is_some();
-    let id = head.id.unwrap_or_else(|| format!("line-{number}"));
-    Some(Recorded { id, protocol, body: text.to_owned(), is_request })
 }
 
 #[cfg(test)]

@@ -25,6 +25,11 @@ pub(crate) fn messages(protocol: Protocol, body: &str) -> Result<Vec<Message>, S
     read.collect()
 }
 
+/// Returns the JSON text of a message of `protocol` as chat completions have it; `None` if it cannot be read.
+pub(crate) fn retold(protocol: Protocol, raw: &str) -> Option<String> {
+    protocol.read_message(raw).ok().map(|message| chat(&message))
+}
+
 /// Returns the JSON text of a message as chat completions have it.
 fn chat(message: &message::Message<'_>) -> String {
     let role = match message.role {

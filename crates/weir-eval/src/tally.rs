@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::bill::CacheRules;
 use super::summaries::Summaries;
 
 /// Sources with fewer cases are not part of a mean.
 pub const LEAST_CASES: u64 = 60;
 /// Cost of a cached token, in uncached ones.
 const CACHED_PRICE: f64 = 0.1;
-/// Minimum number of tokens that providers cache.
-pub const CACHE_FLOOR_TOKENS: u64 = 1024;
 
 /// Count of successes among cases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -51,9 +50,7 @@ impl Cost {
     /// Adds a request that shares its first `common_tokens` with the previous one.
     pub fn add(&mut self, tokens: u64, common_tokens: u64) {
         self.tokens += tokens;
-        if common_tokens >= CACHE_FLOOR_TOKENS {
-            self.cached_tokens += common_tokens;
-        }
+        self.cached_tokens += CacheRules::LASTING.read_tokens(common_tokens, None);
     }
 
     /// Cost in uncached tokens.
@@ -364,9 +361,9 @@ mod tests {
     #[test]
     fn little_is_not_cached() {
         let mut cost = Cost::default();
-        cost.add(2000, CACHE_FLOOR_TOKENS - 1);
-        cost.add(3000, CACHE_FLOOR_TOKENS);
-        assert_eq!(cost, Cost { tokens: 5000, cached_tokens: CACHE_FLOOR_TOKENS });
+        cost.add(2000, CacheRules::LASTING.least_tokens - 1);
+        cost.add(3000, CacheRules::LASTING.least_tokens);
+        assert_eq!(cost, Cost { tokens: 5000, cached_tokens: CacheRules::LASTING.least_tokens });
         assert!((cost.billed() - 4078.4).abs() < 1e-9);
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::tally::{self, CACHE_FLOOR_TOKENS, Recall, Share, Tally};
+use crate::bill::CacheRules;
+use crate::tally::{self, Recall, Share, Tally};
 
 /// Steps of growth past the limit at which planted facts are looked for.
 pub const MOST_DECAY: usize = 5;
@@ -271,9 +272,10 @@ fn median(values: &[f64]) -> Option<f64> {
 
 /// Prices of a provider, for the head of the page.
 pub fn bill_rules(write_price: f64) -> String {
+    let least_tokens = CacheRules::LASTING.least_tokens;
     format!(
         "cached input {CACHED_PRICE}, uncached {write_price}, output {OUTPUT_PRICE}, prefixes from \
-         {CACHE_FLOOR_TOKENS} tokens"
+         {least_tokens} tokens"
     )
 }
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::quoted;
-use crate::recorded::Recorded;
+use super::{Exchanges, Recorded, quoted, time_ms};
+use weir_engine::wire::usage::Usage;
 use weir_engine::wire::{Protocol, json};
 
 /// Model of lines that Claude Code wrote itself, such as errors. They are never sent.
@@ -26,6 +26,9 @@ struct Line<'a> {
     uuid: Option<String>,
     session_id: Option<String>,
     agent_id: Option<String>,
+    cwd: Option<String>,
+    #[serde(borrow)]
+    timestamp: Option<&'a RawValue>,
     #[serde(default)]
     is_sidechain: bool,
     #[serde(borrow)]
@@ -38,6 +41,15 @@ struct Said<'a> {
     model: Option<String>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+impl Said<'_> {
+    fn usage(&self) -> Option<Usage> {
+        let usage = Usage::of(format!(r#"{{"usage":{}}}"#, self.usage?.get()).as_bytes())?;
+        Some(Usage { cached_tokens: usage.cached_tokens.or(Some(0)), ..usage })
+    }
 }
 
 /// Conversation so far.
@@ -49,12 +61,14 @@ struct Part<'a> {
     messages: Vec<(&'static str, Vec<std::borrow::Cow<'a, str>>)>,
     /// Last message of the assistant, and its identifier.
     answer: Option<(usize, String)>,
+    exchanges: Exchanges,
+    project: Option<String>,
 }
 
 impl<'a> Part<'a> {
     /// Adds the blocks of a line. Lines of one message are one message again, even if results of its
     /// first calls stand between them.
-    fn add(&mut self, role: &'static str, said: &Said<'a>) {
+    fn add(&mut self, role: &'static str, said: &Said<'a>, at_ms: Option<u64>) {
         let Some(content) = said.content else { return };
         let raw = content.get();
         let blocks: Vec<_> = match raw.starts_with('[') {
@@ -65,14 +79,23 @@ impl<'a> Part<'a> {
             ("assistant", Some((place, last)), Some(own)) if last == own => Some(*place),
             _ => self.messages.len().checked_sub(1).filter(|last| self.messages[*last].0 == role),
         };
+        let is_new = place.is_none();
         let place = place.unwrap_or_else(|| {
             self.messages.push((role, Vec::new()));
             self.messages.len() - 1
         });
         self.messages[place].1.extend(blocks);
         if role == "assistant" {
+            let before = self.answer.as_ref().map(|(_, id)| id);
+            if !is_new && before.is_some() && said.id.is_some() && before != said.id.as_ref() {
+                self.exchanges.next();
+            }
             self.answer = said.id.clone().map(|id| (place, id));
             self.model = said.model.clone().or(self.model.take());
+            let model = said.model.as_deref();
+            self.exchanges.answer(is_new && place > 0, at_ms, model, said.usage());
+        } else {
+            self.exchanges.ask(at_ms);
         }
     }
 
@@ -90,7 +113,14 @@ impl<'a> Part<'a> {
         let model = self.model.map(|model| format!(r#""model":{},"#, quoted(&model)));
         let body =
             format!(r#"{{{}"messages":[{}]}}"#, model.unwrap_or_default(), messages.join(","));
-        Some(Recorded { id: self.name, protocol: Protocol::Messages, body, is_request: false })
+        Some(Recorded {
+            id: self.name,
+            protocol: Protocol::Messages,
+            body,
+            is_request: false,
+            project: self.project,
+            exchanges: self.exchanges.made,
+        })
     }
 }
 
@@ -134,7 +164,8 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
                 _ => format!("{name}, after compaction {}", number - 1),
             };
         }
-        part.add(role, &said);
+        part.project = part.project.take().or(line.cwd);
+        part.add(role, &said, line.timestamp.and_then(|raw| time_ms(raw.get())));
     }
     parts.into_values().flatten().filter_map(Part::recorded).collect()
 }
@@ -173,5 +204,38 @@ mod tests {
         let expected = [(Role::User, 0), (Role::Assistant, 2), (Role::Tool, 0), (Role::Tool, 0)];
         assert_eq!(messages.collect::<Vec<_>>(), expected);
         assert!(!found.iter().any(|own| own.body.contains("an error")));
+    }
+
+    #[test]
+    fn each_answer_has_its_request_with_time_and_usage() {
+        let line = |kind: &str, at: u8, message: &str| {
+            format!(
+                r#"{{"type":"{kind}","sessionId":"s","cwd":"/w","timestamp":"1970-01-01T00:00:{at:02}Z","message":{message}}}"#
+            )
+        };
+        let answer = |id: &str, output: u8| {
+            format!(
+                r#"{{"id":"{id}","model":"m","content":[{{"type":"text","text":"x"}}],"usage":{{"input_tokens":5,"cache_read_input_tokens":100,"cache_creation_input_tokens":20,"cache_creation":{{"ephemeral_1h_input_tokens":20}},"output_tokens":{output}}}}}"#
+            )
+        };
+        let text = [
+            line("user", 1, r#"{"content":"a"}"#),
+            line("assistant", 3, &answer("m1", 1)),
+            line("assistant", 4, &answer("m1", 9)),
+            line("user", 7, r#"{"content":"b"}"#),
+            line("assistant", 8, &answer("m2", 4)),
+            line("assistant", 9, &answer("m3", 2)),
+        ];
+        let (_, found) = read(&text.join("\n"), None).expect("a transcript");
+        assert_eq!(found[0].project.as_deref(), Some("/w"));
+        let own = found[0].exchanges.iter().map(|own| {
+            let usage = own.usage.expect("each has one");
+            let written = (usage.cache_write_tokens, usage.cache_write_1h_tokens);
+            assert_eq!((usage.prompt_tokens, usage.cached_tokens), (Some(125), Some(100)));
+            assert_eq!(written, (Some(20), Some(20)));
+            (own.at_ms, own.model.as_deref(), usage.completion_tokens, own.earlier.len())
+        });
+        let expected = [(Some(1000), Some("m"), Some(9), 0), (Some(7000), Some("m"), Some(2), 1)];
+        assert_eq!(own.collect::<Vec<_>>(), expected);
     }
 }

@@ -1,0 +1,278 @@
+//! Bill of a conversation's requests by the rules of providers' caches: which tokens are read from the cache,
+//! which are written to it, and for how long it holds them. The one place that decides this for recorded
+//! conversations; the prices and the steps above a size are those of `weir_store::budget`. Pure.
+
+use weir_engine::wire::usage::Usage;
+use weir_store::budget::price::Kind;
+use weir_store::budget::{Billed, Price, Rates, cost};
+
+const MINUTE_MS: u64 = 60_000;
+/// Maximum tokens of one kind in a request; more is no report.
+pub(crate) const MOST_TOKENS: u64 = 1 << 48;
+
+/// Families of models by the beginning of a part of their name, with the smallest prefix that the cache of
+/// their provider holds, and how long it holds it after its last use. The first match counts. From the
+/// providers' pages on prompt caching, November 2026.
+const FAMILIES: [(&str, u64, u64); 14] = [
+    ("claude-opus-4-5", 4096, 5),
+    ("claude-opus-4-6", 4096, 5),
+    ("claude-opus-4-7", 2048, 5),
+    ("claude-haiku-4-5", 4096, 5),
+    ("claude-3-haiku", 2048, 5),
+    ("claude-3-5-haiku", 2048, 5),
+    ("claude-opus-5", 512, 5),
+    ("claude-fable-5", 512, 5),
+    ("claude-mythos-5", 512, 5),
+    ("claude", 1024, 5),
+    ("gpt-5.6", 1024, 30),
+    ("gpt-5.7", 1024, 30),
+    ("gpt-6", 1024, 30),
+    ("gpt", 1024, 10),
+];
+
+/// Family whose provider keeps entries for an hour, at twice the price of input.
+const LONG_WRITES: &str = "claude";
+
+/// Whether a model belongs to a family, by the beginning of a part of its name.
+fn is_of(model: &str, family: &str) -> bool {
+    let name = model.to_ascii_lowercase();
+    name.match_indices(family).any(|(at, _)| at == 0 || "/.-_".contains(&name[at - 1..at]))
+}
+
+/// Returns the price of a model with that of entries that live an hour, which lists often leave out.
+pub fn with_long_writes(model: &str, price: &Price) -> Price {
+    let filled = |rates: Rates| match rates.get(Kind::CacheWrite1h) {
+        None if rates.get(Kind::CacheWrite).is_some() => {
+            let twice = rates.input_nano_usd_per_mtok().saturating_mul(2);
+            rates.with(Kind::CacheWrite1h, twice)
+        }
+        _ => rates,
+    };
+    let mut price = price.clone();
+    if is_of(model, LONG_WRITES) {
+        price.rates = filled(price.rates);
+        price.tiers.iter_mut().for_each(|tier| tier.rates = filled(tier.rates));
+    }
+    price
+}
+
+/// What a provider's cache does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheRules {
+    /// Size in tokens of the smallest prefix that is cached.
+    pub least_tokens: u64,
+    /// Time that an entry is kept after its last use, in milliseconds; `None` if it is never dropped.
+    pub lifetime_ms: Option<u64>,
+    /// Whether writing to the cache has a price of its own. If so, all that is not read is written.
+    pub is_write_priced: bool,
+}
+
+impl CacheRules {
+    /// Rules of no provider in particular: an entry of 1,024 tokens or more is never dropped.
+    pub const LASTING: Self =
+        Self { least_tokens: 1024, lifetime_ms: None, is_write_priced: false };
+
+    /// Returns the rules for a model at a price.
+    pub fn of(model: &str, price: &Price) -> Self {
+        let family = FAMILIES.iter().find(|(family, _, _)| is_of(model, family));
+        let (least_tokens, minutes) =
+            family.map_or((1024, 5), |(_, least, minutes)| (*least, *minutes));
+        Self {
+            least_tokens,
+            lifetime_ms: Some(minutes * MINUTE_MS),
+            is_write_priced: price.rates.get(Kind::CacheWrite).is_some(),
+        }
+    }
+
+    /// Returns how many of `shared_tokens`, with which the request before began too, are read from the cache
+    /// after a pause. An unknown pause counts as none.
+    pub fn read_tokens(&self, shared_tokens: u64, pause_ms: Option<u64>) -> u64 {
+        let is_held = shared_tokens >= self.least_tokens && !self.is_cold(pause_ms);
+        if is_held { shared_tokens } else { 0 }
+    }
+
+    /// Returns how many of the tokens that are not read are written to the cache.
+    pub fn written_tokens(&self, prompt_tokens: u64, read_tokens: u64) -> u64 {
+        let is_written = self.is_write_priced && prompt_tokens >= self.least_tokens;
+        if is_written { prompt_tokens.saturating_sub(read_tokens) } else { 0 }
+    }
+
+    /// Whether the cache has dropped what was there before a pause.
+    pub fn is_cold(&self, pause_ms: Option<u64>) -> bool {
+        matches!((pause_ms, self.lifetime_ms), (Some(pause), Some(lifetime)) if pause > lifetime)
+    }
+}
+
+/// Tokens of one request as they are billed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BilledTokens {
+    /// The whole prompt, with the next two.
+    pub prompt_tokens: u64,
+    pub read_tokens: u64,
+    pub written_tokens: u64,
+    /// Of the written ones, those that are kept for an hour.
+    pub written_1h_tokens: u64,
+    pub output_tokens: u64,
+}
+
+impl BilledTokens {
+    /// Returns the tokens that a provider reported; `None` if it left out the prompt, or what was cached.
+    pub fn reported(usage: &Usage) -> Option<Self> {
+        let all = [usage.cache_write_tokens, usage.cache_write_1h_tokens, usage.completion_tokens];
+        let [written, written_1h, output] = all.map(|own| own.unwrap_or(0).min(MOST_TOKENS));
+        let (read, written) = (usage.cached_tokens?.min(MOST_TOKENS), written.max(written_1h));
+        Some(Self {
+            prompt_tokens: reported_prompt(usage)?.max(read + written),
+            read_tokens: read,
+            written_tokens: written,
+            written_1h_tokens: written_1h,
+            output_tokens: output,
+        })
+    }
+
+    /// Returns the tokens of the same request if it had `prompt_tokens` instead, whose first
+    /// `shared_tokens` were sent before. `base_tokens` is the size of what was sent before in this one. The
+    /// same share of it is read, and the same share of the rest is written: a cold cache stays cold.
+    #[must_use]
+    pub fn resized(self, prompt_tokens: u64, shared_tokens: u64, base_tokens: u64) -> Self {
+        let shared_tokens = shared_tokens.min(prompt_tokens);
+        let read_tokens = part(shared_tokens, self.read_tokens, base_tokens.max(self.read_tokens));
+        let (rest, rest_before) =
+            (prompt_tokens - read_tokens, self.prompt_tokens.saturating_sub(self.read_tokens));
+        let written_tokens = part(rest, self.written_tokens, rest_before).min(rest);
+        Self {
+            prompt_tokens,
+            read_tokens,
+            written_tokens,
+            written_1h_tokens: part(written_tokens, self.written_1h_tokens, self.written_tokens),
+            output_tokens: self.output_tokens,
+        }
+    }
+
+    /// Returns the cost in nano-dollars.
+    pub fn nano_usd(&self, price: &Price) -> u64 {
+        let billed = Billed {
+            prompt_tokens: Some(self.prompt_tokens),
+            completion_tokens: Some(self.output_tokens),
+            cached_tokens: Some(self.read_tokens),
+            cache_write_tokens: Some(self.written_tokens),
+            cache_write_1h_tokens: Some(self.written_1h_tokens),
+            ..Billed::default()
+        };
+        cost(price, &billed).nano_usd
+    }
+}
+
+/// Returns the size of the prompt that a provider reported.
+pub(crate) fn reported_prompt(usage: &Usage) -> Option<u64> {
+    usage.prompt_tokens.map(|tokens| tokens.min(MOST_TOKENS))
+}
+
+/// Returns `tokens * numerator / denominator`, 0 if that is 0.
+pub(crate) fn part(tokens: u64, numerator: u64, denominator: u64) -> u64 {
+    let product = u128::from(tokens) * u128::from(numerator);
+    u64::try_from(product.checked_div(denominator.into()).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn price(text: &str) -> Price {
+        Price::parse(text).expect("a price")
+    }
+
+    #[test]
+    fn families_have_rules_of_their_own() {
+        let (plain, priced) = (price("in 1 out 1"), price("in 1 write 2 out 1"));
+        for (model, price, least_tokens, minutes, is_write_priced) in [
+            ("claude-opus-4-6", &priced, 4096, 5, true),
+            ("us.anthropic.claude-opus-4-6-v1", &priced, 4096, 5, true),
+            ("claude-opus-5-20260901", &priced, 512, 5, true),
+            ("anthropic/claude-sonnet-4-5", &priced, 1024, 5, true),
+            ("gpt-5.6-terra", &priced, 1024, 30, true),
+            ("openai/gpt-4o", &plain, 1024, 10, false),
+            ("notgpt-4", &plain, 1024, 5, false),
+            ("", &plain, 1024, 5, false),
+        ] {
+            let lifetime_ms = Some(minutes * MINUTE_MS);
+            let expected = CacheRules { least_tokens, lifetime_ms, is_write_priced };
+            assert_eq!(CacheRules::of(model, price), expected, "{model}");
+        }
+    }
+
+    #[test]
+    fn entries_that_live_an_hour_cost_twice_the_input() {
+        let listed = "in 3 write 3.75 out 15 above 200000 in 6 write 7.5 write1h 11 out 20";
+        let filled = with_long_writes("claude-sonnet-4-5", &price(listed)).to_string();
+        let expected =
+            "in 3 write 3.75 write1h 6 out 15 above 200000 in 6 write 7.5 write1h 11 out 20";
+        assert_eq!(filled, expected);
+        assert_eq!(with_long_writes("gpt-5.6", &price(listed)).to_string(), listed);
+    }
+
+    #[test]
+    fn a_cache_holds_what_is_large_enough_until_it_is_cold() {
+        let rules =
+            CacheRules { lifetime_ms: Some(1000), is_write_priced: true, ..CacheRules::LASTING };
+        for (shared, pause_ms, read) in [
+            (1023, Some(0), 0),
+            (1024, Some(0), 1024),
+            (1024, Some(1000), 1024),
+            (1024, Some(1001), 0),
+            (1024, None, 1024),
+        ] {
+            assert_eq!(rules.read_tokens(shared, pause_ms), read, "{shared} after {pause_ms:?}");
+        }
+        assert_eq!((rules.written_tokens(1023, 0), rules.written_tokens(3000, 1024)), (0, 1976));
+        assert_eq!(CacheRules::LASTING.written_tokens(3000, 0), 0);
+        assert_eq!(CacheRules::LASTING.read_tokens(5000, Some(u64::MAX)), 5000);
+    }
+
+    #[test]
+    fn another_size_is_read_and_written_in_the_same_shares() {
+        let own = BilledTokens {
+            prompt_tokens: 10_000,
+            read_tokens: 8000,
+            written_tokens: 1500,
+            written_1h_tokens: 500,
+            output_tokens: 7,
+        };
+        assert_eq!(own.resized(10_000, 8000, 8000), own, "the same size is the same bill");
+        let half = own.resized(5000, 4000, 8000);
+        assert_eq!(
+            (half.read_tokens, half.written_tokens, half.written_1h_tokens),
+            (4000, 750, 250)
+        );
+        let moved = own.resized(5000, 1000, 8000);
+        assert_eq!((moved.read_tokens, moved.written_tokens), (1000, 3000));
+        let cold = BilledTokens { read_tokens: 0, written_tokens: 10_000, ..own };
+        assert_eq!(cold.resized(5000, 4000, 8000).read_tokens, 0);
+        for odd in [BilledTokens::default(), BilledTokens { prompt_tokens: u64::MAX, ..own }] {
+            let resized = odd.resized(u64::MAX, u64::MAX, 0);
+            assert!(resized.read_tokens <= resized.prompt_tokens, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn steps_and_lifetimes_have_their_prices() {
+        let price = price(
+            "in 4 cached 0.4 write 5 write1h 8 out 20 above 200000 in 8 cached 0.8 write 10 out 30",
+        );
+        let own = BilledTokens {
+            prompt_tokens: 100_000,
+            read_tokens: 80_000,
+            written_tokens: 20_000,
+            written_1h_tokens: 10_000,
+            output_tokens: 1000,
+        };
+        // 80,000 read at 0.4, 10,000 written at 5 and 10,000 at 8, 1,000 of output at 20.
+        assert_eq!(own.nano_usd(&price), 32_000_000 + 50_000_000 + 80_000_000 + 20_000_000);
+        let above = BilledTokens {
+            prompt_tokens: 200_001,
+            read_tokens: 200_001,
+            ..BilledTokens::default()
+        };
+        assert_eq!(above.nano_usd(&price), 160_000_800);
+    }
+}

@@ -1,0 +1,237 @@
+//! Conversation with the requests that were made of it: what each was billed, or would have been. Where a
+//! transcript has no usage, the rules of the provider's cache decide.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::fold::Folded;
+use crate::bill::{self, BilledTokens, CacheRules, MOST_TOKENS, part};
+use crate::conversation::{Conversation, MEASURE};
+use crate::recorded::Exchange;
+use weir_engine::plan::extra_tokens;
+use weir_store::budget::Price;
+
+/// Looks up the price of a model.
+pub type Prices<'p> = dyn Fn(&str) -> Option<&'p Price> + Sync + 'p;
+
+/// Conversation whose requests are billed.
+pub(super) struct History {
+    pub project: Option<String>,
+    /// Its turns are the requests that were made.
+    pub conversation: Conversation,
+    /// One for each turn.
+    pub made: Vec<Made>,
+}
+
+/// Request as it was made.
+#[derive(Debug, Clone)]
+pub(super) struct Made {
+    pub model: String,
+    pub price: Rc<Price>,
+    /// Time since the request before, in milliseconds.
+    pub pause_ms: Option<u64>,
+    pub at_ms: Option<u64>,
+    pub is_reported: bool,
+    /// Whether it equals the request before.
+    pub is_repeated: bool,
+    pub rules: CacheRules,
+    pub billed: BilledTokens,
+    /// Prompt tokens of everything but the messages.
+    fixed_tokens: u64,
+    /// Size of the messages by weir's own measure.
+    pub messages_tokens: u64,
+    /// Prompt tokens that were sent before.
+    pub base_tokens: u64,
+}
+
+impl History {
+    /// Reads and counts a conversation. Requests that name no model are of `default_model`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or a model has no price; the text says so.
+    pub(super) fn read(
+        draft: &Folded,
+        default_model: Option<&str>,
+        prices: &Prices<'_>,
+    ) -> Result<Self, Unbilled> {
+        let Folded { recorded, lengths, repeats, copied } = draft;
+        let protocol = recorded.protocol;
+        let broken = |error| Unbilled::Broken(format!("{}: {error}", recorded.id));
+        let request = protocol.read(recorded.body.as_bytes(), usize::MAX);
+        let request = request.map_err(|error| broken(format!("{error:?}")))?;
+        let mut conversation =
+            Conversation::read(&recorded.body, 1, Some(protocol)).map_err(broken)?;
+        if let Some(lengths) = lengths {
+            conversation.turns.clone_from(lengths);
+        }
+        let count = conversation.turns.len();
+        if conversation.turns.iter().any(|length| *length > conversation.messages.len()) {
+            return Err(broken("its messages are given twice".to_owned()));
+        }
+        let is_known = recorded.exchanges.len() == count;
+        let unknown = vec![Exchange::default(); if is_known { 0 } else { count }];
+        let exchanges = if is_known { &recorded.exchanges } else { &unknown };
+        let body_model = request.model.as_deref().or(default_model);
+        let tools_tokens = request.extras.iter().map(|extra| extra_tokens(MEASURE, extra)).sum();
+        let mut scale = Scale::new(&conversation, exchanges, tools_tokens);
+        let turns = conversation.turns.iter().copied().zip(exchanges).enumerate();
+        // An answer that was copied was given to a request of another transcript.
+        let turns = turns.filter(|(_, (length, _))| length >= copied);
+        let each = |(place, (length, exchange)): (usize, (usize, &Exchange))| {
+            exchange.each().into_iter().map(move |own| (place, length, own))
+        };
+        let turns: Vec<(usize, usize, Exchange)> = turns.flat_map(each).collect();
+        let mut made: Vec<Made> = Vec::with_capacity(count);
+        let priced = |model: &str| {
+            let price = prices(model).ok_or_else(|| Unbilled::Unpriced(model.to_owned()))?;
+            Ok(Rc::new(bill::with_long_writes(model, price)))
+        };
+        for (place, length, exchange) in &turns {
+            let model = exchange.model.as_deref().or(body_model).ok_or(Unbilled::Unnamed)?;
+            let price = match made.last().filter(|before: &&Made| before.model == model) {
+                Some(before) => Rc::clone(&before.price),
+                None => priced(model)?,
+            };
+            let messages_tokens = conversation.full_tokens(*length);
+            let answer = conversation.messages.get(*length);
+            let output_tokens = answer.map_or(0, |message| message.fact.tokens);
+            let size = (messages_tokens, output_tokens);
+            let next = Made::new(made.last(), model, price, exchange, size, &mut scale);
+            made.push(Made { is_repeated: repeats.contains(place), ..next });
+        }
+        conversation.turns = turns.into_iter().map(|(_, length, _)| length).collect();
+        Ok(Self { project: recorded.project.clone(), conversation, made })
+    }
+
+    /// Returns the size of the messages by weir's own measure at which the last request's whole prompt has
+    /// `limit_tokens`; `None` if the rest of the prompt alone exceeds that.
+    pub(super) fn budget_tokens(&self, limit_tokens: u64) -> Option<u64> {
+        let last = self.made.last()?;
+        let room_tokens = limit_tokens.checked_sub(last.fixed_tokens).filter(|room| *room > 0)?;
+        let sent_tokens = last.billed.prompt_tokens.saturating_sub(last.fixed_tokens);
+        Some(part(room_tokens, last.messages_tokens, sent_tokens)).filter(|tokens| *tokens > 0)
+    }
+}
+
+/// Reason why a conversation is not part of the figures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unbilled {
+    /// It cannot be read; the text names it.
+    Broken(String),
+    /// Nothing names its model.
+    Unnamed,
+    /// The price of this model is not known.
+    Unpriced(String),
+}
+
+/// Relation of a provider's counts to weir's own, and what the prompt has besides the messages.
+struct Scale {
+    fixed_tokens: u64,
+    /// Tokens of the last reported prompt without the fixed ones, and of its messages.
+    reported: (u64, u64),
+}
+
+impl Scale {
+    /// Transcripts leave out the system prompt and the tools: they are what the first reported prompt has
+    /// more than its messages.
+    fn new(conversation: &Conversation, exchanges: &[Exchange], tools_tokens: u64) -> Self {
+        let first = exchanges.iter().zip(&conversation.turns).find_map(|(exchange, length)| {
+            let prompt_tokens = bill::reported_prompt(&exchange.usage?)?;
+            Some(prompt_tokens.saturating_sub(conversation.full_tokens(*length)))
+        });
+        Self { fixed_tokens: first.unwrap_or(tools_tokens), reported: (1, 1) }
+    }
+
+    fn prompt_tokens(&self, messages_tokens: u64) -> u64 {
+        let (reported, counted) = self.reported;
+        self.fixed_tokens.saturating_add(part(messages_tokens, reported, counted))
+    }
+}
+
+impl Made {
+    fn new(
+        before: Option<&Self>,
+        model: &str,
+        price: Rc<Price>,
+        exchange: &Exchange,
+        (messages_tokens, output_tokens): (u64, u64),
+        scale: &mut Scale,
+    ) -> Self {
+        let rules = CacheRules::of(model, &price);
+        let passed = |before: &Self| Some(exchange.at_ms?.saturating_sub(before.at_ms?));
+        let pause_ms = before.and_then(passed);
+        let usage = exchange.usage.unwrap_or_default();
+        let prompt_tokens =
+            bill::reported_prompt(&usage).unwrap_or_else(|| scale.prompt_tokens(messages_tokens));
+        let same_model = before.filter(|before| before.model == model);
+        let sent_before = same_model.map_or(0, |before| before.billed.prompt_tokens);
+        let reported = BilledTokens::reported(&usage);
+        let billed = reported.unwrap_or_else(|| {
+            let read_tokens = rules.read_tokens(sent_before.min(prompt_tokens), pause_ms);
+            BilledTokens {
+                prompt_tokens,
+                read_tokens,
+                written_tokens: rules.written_tokens(prompt_tokens, read_tokens),
+                written_1h_tokens: 0,
+                output_tokens: usage.completion_tokens.unwrap_or(output_tokens).min(MOST_TOKENS),
+            }
+        });
+        let fixed_tokens = scale.fixed_tokens.min(billed.prompt_tokens);
+        if usage.prompt_tokens.is_some() && messages_tokens > 0 {
+            scale.reported = (billed.prompt_tokens - fixed_tokens, messages_tokens);
+        }
+        let base_tokens = match before {
+            Some(_) => sent_before.min(billed.prompt_tokens),
+            None => billed.prompt_tokens,
+        };
+        Self {
+            model: model.to_owned(),
+            price,
+            pause_ms,
+            at_ms: exchange.at_ms,
+            is_reported: reported.is_some(),
+            is_repeated: false,
+            rules,
+            billed,
+            fixed_tokens,
+            messages_tokens,
+            base_tokens,
+        }
+    }
+
+    pub(super) fn nano_usd(&self) -> u64 {
+        self.billed.nano_usd(&self.price)
+    }
+
+    /// Returns what of the prompt some tokens of the messages are, in the provider's count.
+    pub(super) fn in_prompt(&self, tokens: u64) -> u64 {
+        part(tokens, self.billed.prompt_tokens - self.fixed_tokens, self.messages_tokens)
+    }
+
+    /// Returns the bill of the same request with messages of `sent_tokens`, if all of its prompt that was sent
+    /// before were `shared_tokens`.
+    pub(super) fn without(&self, sent_tokens: u64, shared_tokens: u64) -> BilledTokens {
+        let gone_tokens = self.in_prompt(self.messages_tokens.saturating_sub(sent_tokens));
+        let prompt_tokens = self.billed.prompt_tokens.saturating_sub(gone_tokens);
+        self.billed.resized(prompt_tokens, shared_tokens, self.base_tokens)
+    }
+
+    /// Returns the bill of the same request with messages of `sent_tokens`, whose first
+    /// `shared_tokens` were sent before.
+    pub(super) fn resized(&self, sent_tokens: u64, shared_tokens: u64) -> BilledTokens {
+        let shared_tokens = self.fixed_tokens.saturating_add(self.in_prompt(shared_tokens));
+        let billed = self.without(sent_tokens, shared_tokens);
+        // A prefix below the smallest is not in the cache.
+        match billed.read_tokens < self.rules.least_tokens {
+            true => self.without(sent_tokens, 0),
+            false => billed,
+        }
+    }
+}
+
+/// Returns the times of the first and last request of all, in milliseconds since 1970.
+pub(super) fn span_ms(made: &[Made]) -> Option<Range<u64>> {
+    let times = || made.iter().filter_map(|own| own.at_ms);
+    Some(times().min()?..times().max()?)
+}

@@ -1,0 +1,225 @@
+//! Sessions of pi: one JSON object a line, with a message of pi's own form in each line of the type `message`.
+//! They are retold as chat completions.
+//!
+//! The session has no system prompt and no tools. Lines are read in the order of the file, so a branch that
+//! the user left stays in. After a compaction by pi a conversation of its own begins with the summary.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{Exchanges, Recorded, quoted, time_ms};
+use weir_engine::wire::usage::Usage;
+use weir_engine::wire::{Protocol, json};
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    id: Option<String>,
+    cwd: Option<String>,
+    #[serde(borrow)]
+    timestamp: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    summary: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry<'a> {
+    role: Option<String>,
+    model: Option<String>,
+    tool_call_id: Option<String>,
+    stop_reason: Option<String>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
+    #[serde(default)]
+    exclude_from_context: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reported {
+    input: u64,
+    output: Option<u64>,
+    cache_read: Option<u64>,
+    cache_write: Option<u64>,
+}
+
+impl Reported {
+    fn usage(&self) -> Usage {
+        let (read, written) = (self.cache_read.unwrap_or(0), self.cache_write.unwrap_or(0));
+        Usage {
+            prompt_tokens: Some(self.input.saturating_add(read).saturating_add(written)),
+            completion_tokens: self.output,
+            cached_tokens: Some(read),
+            cache_write_tokens: self.cache_write,
+            ..Usage::default()
+        }
+    }
+}
+
+/// Conversation up to a compaction by pi, or its end.
+#[derive(Default)]
+struct Part {
+    messages: Vec<String>,
+    exchanges: Exchanges,
+}
+
+impl Part {
+    fn push_user(&mut self, content: &str, at_ms: Option<u64>) {
+        self.messages.push(format!(r#"{{"role":"user","content":{content}}}"#));
+        self.exchanges.ask(at_ms);
+    }
+
+    fn add(&mut self, entry: &Entry<'_>, at_ms: Option<u64>) {
+        let content = entry.content.map_or("\"\"", RawValue::get);
+        match entry.role.as_deref() {
+            Some("user" | "custom") => self.push_user(&parts(content), at_ms),
+            Some("bashExecution") if !entry.exclude_from_context => {
+                self.push_user(entry.output.map_or("\"\"", RawValue::get), at_ms);
+            }
+            Some("toolResult") => {
+                let id = quoted(entry.tool_call_id.as_deref().unwrap_or_default());
+                let content = parts(content);
+                let message =
+                    format!(r#"{{"role":"tool","tool_call_id":{id},"content":{content}}}"#);
+                self.messages.push(message);
+                self.exchanges.ask(at_ms);
+            }
+            // What failed is not sent again.
+            Some("assistant") if entry.stop_reason.as_deref() != Some("error") => {
+                self.answer(entry, content, at_ms);
+            }
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, entry: &Entry<'_>, content: &str, at_ms: Option<u64>) {
+        let usage = entry.usage.and_then(|raw| serde_json::from_str(raw.get()).ok());
+        let usage = usage.map(|own: Reported| own.usage());
+        self.exchanges.answer(self.exchanges.is_asked, at_ms, entry.model.as_deref(), usage);
+        let calls = json::elements(content).unwrap_or_default().into_iter().filter_map(call);
+        let calls: Vec<String> = calls.collect();
+        let calls = match calls.is_empty() {
+            true => String::new(),
+            false => format!(r#","tool_calls":[{}]"#, calls.join(",")),
+        };
+        let content = parts(content);
+        self.messages.push(format!(r#"{{"role":"assistant","content":{content}{calls}}}"#));
+    }
+}
+
+/// Returns content as chat completions have it, without calls and thinking.
+fn parts(content: &str) -> String {
+    if content.starts_with('"') {
+        return content.to_owned();
+    }
+    let part = |raw: &str| match json::string(json::member(raw, "type")?)?.as_ref() {
+        "text" => Some(format!(r#"{{"type":"text","text":{}}}"#, json::member(raw, "text")?)),
+        "image" => {
+            let data = json::string(json::member(raw, "data")?)?;
+            let kind = json::string(json::member(raw, "mimeType")?)?;
+            let url = quoted(&format!("data:{kind};base64,{data}"));
+            Some(format!(r#"{{"type":"image_url","image_url":{{"url":{url}}}}}"#))
+        }
+        _ => None,
+    };
+    let parts = json::elements(content).unwrap_or_default().into_iter().filter_map(part);
+    format!("[{}]", parts.collect::<Vec<_>>().join(","))
+}
+
+fn call(raw: &str) -> Option<String> {
+    if json::string(json::member(raw, "type")?)? != "toolCall" {
+        return None;
+    }
+    let (id, name) = (json::member(raw, "id")?, json::member(raw, "name")?);
+    let arguments = quoted(json::member(raw, "arguments").unwrap_or("{}"));
+    Some(format!(
+        r#"{{"id":{id},"type":"function","function":{{"name":{name},"arguments":{arguments}}}}}"#
+    ))
+}
+
+/// Returns the conversations of a session, in order.
+pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
+    let mut parts_of = vec![Part::default()];
+    let (mut id, mut project) = (None, None);
+    for raw in lines {
+        let Ok(line) = serde_json::from_str::<Line<'_>>(raw.get()) else { continue };
+        let at_ms = line.timestamp.and_then(|raw| time_ms(raw.get()));
+        let Some(part) = parts_of.last_mut() else { continue };
+        match line.kind.as_deref() {
+            Some("session") => (id, project) = (id.or(line.id), project.or(line.cwd)),
+            Some("compaction") => {
+                let mut next = Part::default();
+                next.push_user(line.summary.map_or("\"\"", RawValue::get), at_ms);
+                parts_of.push(next);
+            }
+            Some("custom_message") => {
+                part.push_user(&parts(line.content.map_or("\"\"", RawValue::get)), at_ms);
+            }
+            Some("message") => {
+                let entry = line.message.and_then(|raw| serde_json::from_str(raw.get()).ok());
+                entry.iter().for_each(|entry| part.add(entry, at_ms));
+            }
+            _ => {}
+        }
+    }
+    let id = id.unwrap_or_else(|| "session".to_owned());
+    let parts = parts_of.into_iter().enumerate().filter(|(_, part)| !part.messages.is_empty());
+    parts
+        .map(|(number, part)| Recorded {
+            id: match number {
+                0 => id.clone(),
+                _ => format!("{id}, after compaction {number}"),
+            },
+            protocol: Protocol::Chat,
+            body: format!(r#"{{"messages":[{}]}}"#, part.messages.join(",")),
+            is_request: false,
+            project: project.clone(),
+            exchanges: part.exchanges.made,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::recorded::{Form, read};
+    use weir_engine::wire::{Protocol, Role};
+
+    const SESSION: &str = r#"{"type":"session","version":3,"id":"s1","timestamp":"1970-01-01T00:00:00Z","cwd":"/w"}
+{"type":"model_change","id":"a","parentId":null,"timestamp":"1970-01-01T00:00:00Z","provider":"anthropic","modelId":"claude-sonnet-4-5"}
+{"type":"message","id":"b","timestamp":"1970-01-01T00:00:01Z","message":{"role":"user","content":"Fix it."}}
+{"type":"message","id":"c","timestamp":"1970-01-01T00:00:03Z","message":{"role":"assistant","content":[{"type":"thinking","thinking":"h"},{"type":"text","text":"I look."},{"type":"toolCall","id":"t1","name":"read","arguments":{"path":"a.rs"}}],"model":"claude-sonnet-4-5","usage":{"input":5,"output":7,"cacheRead":100,"cacheWrite":20,"totalTokens":132},"stopReason":"toolUse"}}
+{"type":"message","id":"d","timestamp":"1970-01-01T00:00:04Z","message":{"role":"toolResult","toolCallId":"t1","toolName":"read","content":[{"type":"text","text":"fn a() {}"}],"isError":false}}
+{"type":"compaction","id":"e","timestamp":"1970-01-01T00:00:05Z","summary":"A summary.","firstKeptEntryId":"d"}
+{"type":"message","id":"f","timestamp":"1970-01-01T00:00:06Z","message":{"role":"user","content":[{"type":"text","text":"Go on."}]}}
+"#;
+
+    #[test]
+    fn a_session_is_retold_with_times_and_usage() {
+        let (form, found) = read(SESSION, None).expect("a session");
+        assert_eq!(form, Form::Pi);
+        let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
+        assert_eq!(ids, ["s1", "s1, after compaction 1"]);
+        let request = Protocol::Chat.read(found[0].body.as_bytes(), 100).expect("readable");
+        let read = request.messages.iter().map(|raw| {
+            let message = Protocol::Chat.read_message(raw).expect("readable");
+            (message.role, message.calls.len())
+        });
+        let expected = [(Role::User, 0), (Role::Assistant, 1), (Role::Tool, 0)];
+        assert_eq!(read.collect::<Vec<_>>(), expected);
+        let [own] = &found[0].exchanges[..] else { panic!("one answer") };
+        let usage = own.usage.expect("it has one");
+        assert_eq!((own.at_ms, own.model.as_deref()), (Some(1000), Some("claude-sonnet-4-5")));
+        let reported = (usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens);
+        assert_eq!(reported, (Some(125), Some(100), Some(20)));
+    }
+}
