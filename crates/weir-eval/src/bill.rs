@@ -4,7 +4,7 @@
 
 use weir_engine::wire::usage::Usage;
 use weir_store::budget::price::Kind;
-use weir_store::budget::{Billed, Price, Rates, cost};
+use weir_store::budget::{Billed, Price, cost};
 
 const MINUTE_MS: u64 = 60_000;
 /// Maximum tokens of one kind in a request; more is no report.
@@ -30,30 +30,10 @@ const FAMILIES: [(&str, u64, u64); 14] = [
     ("gpt", 1024, 10),
 ];
 
-/// Family whose provider keeps entries for an hour, at twice the price of input.
-const LONG_WRITES: &str = "claude";
-
 /// Whether a model belongs to a family, by the beginning of a part of its name.
 fn is_of(model: &str, family: &str) -> bool {
     let name = model.to_ascii_lowercase();
     name.match_indices(family).any(|(at, _)| at == 0 || "/.-_".contains(&name[at - 1..at]))
-}
-
-/// Returns the price of a model with that of entries that live an hour, which lists often leave out.
-pub fn with_long_writes(model: &str, price: &Price) -> Price {
-    let filled = |rates: Rates| match rates.get(Kind::CacheWrite1h) {
-        None if rates.get(Kind::CacheWrite).is_some() => {
-            let twice = rates.input_nano_usd_per_mtok().saturating_mul(2);
-            rates.with(Kind::CacheWrite1h, twice)
-        }
-        _ => rates,
-    };
-    let mut price = price.clone();
-    if is_of(model, LONG_WRITES) {
-        price.rates = filled(price.rates);
-        price.tiers.iter_mut().for_each(|tier| tier.rates = filled(tier.rates));
-    }
-    price
 }
 
 /// What a provider's cache does.
@@ -199,16 +179,6 @@ mod tests {
             let expected = CacheRules { least_tokens, lifetime_ms, is_write_priced };
             assert_eq!(CacheRules::of(model, price), expected, "{model}");
         }
-    }
-
-    #[test]
-    fn entries_that_live_an_hour_cost_twice_the_input() {
-        let listed = "in 3 write 3.75 out 15 above 200000 in 6 write 7.5 write1h 11 out 20";
-        let filled = with_long_writes("claude-sonnet-4-5", &price(listed)).to_string();
-        let expected =
-            "in 3 write 3.75 write1h 6 out 15 above 200000 in 6 write 7.5 write1h 11 out 20";
-        assert_eq!(filled, expected);
-        assert_eq!(with_long_writes("gpt-5.6", &price(listed)).to_string(), listed);
     }
 
     #[test]
