@@ -176,11 +176,12 @@ impl Catalogue {
     /// Returns the name of the model that `name` is a dated snapshot of, if that is listed with a price; else `name`. A
     /// snapshot may have a price of its own, but counts as its model.
     fn without_date<'n>(&'n self, name: &'n str) -> &'n str {
-        let shorter = names::beginnings(name).find(|(own, rest)| {
-            let has_price =
-                || self.priced(&[Cow::Borrowed(*own)]).is_some_and(|(_, price)| price.is_some());
-            names::is_date(rest) && has_price()
-        });
+        let is_listed = |own: &str| {
+            let found = self.priced(&[Cow::Borrowed(own)]);
+            found.is_some_and(|(found, price)| found == own && price.is_some())
+        };
+        let mut shorter = names::beginnings(name);
+        let shorter = shorter.find(|(own, rest)| names::is_date(rest) && is_listed(own));
         shorter.map_or(name, |(own, _)| own)
     }
 
@@ -502,14 +503,17 @@ mod tests {
     #[test]
     fn the_families_that_matter_have_their_published_prices() {
         for (name, price) in [
-            ("gpt-4o", "in 2.5 cached 1.25 out 10"),
-            ("GPT-4o-mini", "in 0.15 cached 0.075 out 0.6"),
-            ("gpt-4.1", "in 2 cached 0.5 out 8"),
-            ("o3-mini", "in 1.1 cached 0.55 out 4.4"),
-            ("openai/gpt-5", "in 1.25 cached 0.125 out 10"),
-            ("gpt-5.4", "in 2.5 cached 0.25 out 15 above 272000 in 5 cached 0.5 out 22.5"),
-            ("claude-sonnet-4-5", "in 3 cached 0.3 write 3.75 out 15"),
-            ("anthropic/claude-haiku-4.5", "in 1 cached 0.1 write 1.25 out 5"),
+            ("gpt-4o", "in 2.5 cached 1.25 out 10 search 25"),
+            ("GPT-4o-mini", "in 0.15 cached 0.075 out 0.6 search 25"),
+            ("gpt-4.1", "in 2 cached 0.5 out 8 search 25"),
+            ("o3-mini", "in 1.1 cached 0.55 out 4.4 search 10"),
+            ("openai/gpt-5", "in 1.25 cached 0.125 out 10 search 10"),
+            (
+                "gpt-5.4",
+                "in 2.5 cached 0.25 out 15 search 10 above 272000 in 5 cached 0.5 out 22.5 search 10",
+            ),
+            ("claude-sonnet-4-5", "in 3 cached 0.3 write 3.75 out 15 search 10"),
+            ("anthropic/claude-haiku-4.5", "in 1 cached 0.1 write 1.25 out 5 search 10"),
             (
                 "gemini/gemini-2.5-pro",
                 "in 1.25 cached 0.125 out 10 above 200000 in 2.5 cached 0.25 out 15",
@@ -520,6 +524,20 @@ mod tests {
             let catalogue = Catalogue::shipped();
             let found = catalogue.price(name).map(ToString::to_string);
             assert_eq!(found.as_deref(), Some(price), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_dated_snapshot_counts_as_its_model() {
+        let catalogue = Catalogue::shipped();
+        for (name, counted) in [
+            ("gpt-5.4-2026-03-05", "gpt-5.4"),
+            ("openai/gpt-4o-2024-08-06", "gpt-4o"),
+            ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
+            ("gpt-5.4-2031-01-01", "gpt-5.4"),
+            ("gpt-4o-mini", "gpt-4o-mini"),
+        ] {
+            assert_eq!(catalogue.billed_name(name), counted, "{name}");
         }
     }
 

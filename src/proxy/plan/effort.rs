@@ -10,7 +10,7 @@ use crate::proxy::error::{ErrorKind, ProxyError};
 
 /// Maximum time for a plan, and for each megabyte of its body: several times what a slow machine needs for
 /// any conversation but those of hundreds of compactions at once.
-const MAX_TIME: Duration = Duration::from_secs(10);
+const MAX_TIME: Duration = Duration::from_secs(60);
 const MAX_TIME_A_MEGABYTE: Duration = Duration::from_secs(2);
 
 /// What work asks now and then.
