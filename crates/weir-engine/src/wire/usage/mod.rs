@@ -25,7 +25,7 @@ const MAX_WORD_BYTES: usize = 64;
 /// Maximum length of a model name.
 const MAX_MODEL_BYTES: usize = 200;
 /// Maximum size of an answer that is held to be read; a longer one is skimmed.
-const MAX_ANSWER_BYTES: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 256 << 10;
 
 /// Events that end a stream, in addition to `[DONE]`: those of OpenAI's Responses, of Anthropic's
 /// messages and of OpenAI's audio.
