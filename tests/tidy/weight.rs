@@ -8,14 +8,14 @@ use super::source::{self, Source};
 /// Maximum lines of code in each crate and in the folders that a request passes, without tests, comments and
 /// blank lines.
 const MOST_LINES: &[(&str, usize)] = &[
-    // Instruction files by what they are, odd lines of old results and users' own sentences stay in notes; chains of
+    // Instruction files by their kind, odd lines of old results and users' own sentences stay in notes; chains of
     // a provider's tools, and constant parts of prompts.
     ("crates/weir-engine/src/compact/", 14_700),
     ("crates/weir-engine/src/plan/", 1010),
     ("crates/weir-engine/src/tokens/", 1950),
-    // Refusals as too long, failed answers and what holds must bound, as providers word them.
+    // Refusals as too long, failed answers and bounds of holds, as providers word them.
     ("crates/weir-engine/src/wire/", 10_500),
-    // The bill of conversations by the rules of providers' caches, and readers of what gateways and agents log.
+    // The bill of conversations by the rules of providers' caches, and readers of logs of gateways and agents.
     ("crates/weir-eval/src/", 5850),
     // Counts that are read again when a clock is set.
     ("crates/weir-store/src/", 12_800),

@@ -1,7 +1,7 @@
 //! Journal entry of each request: opened in the store before the request is sent. `settle::account` settles
 //! it before its caller sees the end. Relays nothing and decides nothing about requests.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ pub struct JournalState {
     pub(crate) behind: Arc<Semaphore>,
     /// Ends of requests that could not be written.
     pub(crate) late: Mutex<Vec<Late>>,
-    /// Whether a task writes them.
-    pub(crate) is_catching_up: AtomicBool,
+    /// Whether there are such ends that nobody has begun to write again.
+    pub(crate) is_late: AtomicBool,
     /// Models without a price that were already warned about.
     unpriced: Warned,
     pub(crate) metrics: Arc<Metrics>,
@@ -94,7 +94,7 @@ impl JournalState {
             budgets,
             behind: Arc::new(Semaphore::new(MAX_BEHIND as usize)),
             late: Mutex::default(),
-            is_catching_up: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
             unpriced: Warned::default(),
             metrics: Arc::default(),
             deferred: Deferred::default(),
@@ -116,6 +116,7 @@ impl JournalState {
     pub(crate) fn keep(&self, unwritten: impl IntoIterator<Item = Late>) {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         late.extend(unwritten);
+        self.is_late.store(true, Ordering::Release);
         if late.len() > MAX_LATE {
             let requests = late.len() - MAX_LATE;
             late.truncate(MAX_LATE);

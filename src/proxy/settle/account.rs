@@ -37,15 +37,15 @@ impl JournalState {
     /// Writes the ends that could not be written before, in the background: the store has just taken
     /// something.
     pub(crate) fn catch_up_behind(self: &Arc<Self>) {
-        let has_late = !self.late.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        if has_late && !self.is_catching_up.swap(true, Ordering::AcqRel) {
-            let (own, place) = (Arc::clone(self), Arc::clone(&self.behind).try_acquire_owned());
-            tokio::spawn(async move {
-                own.catch_up().await;
-                own.is_catching_up.store(false, Ordering::Release);
-                drop(place);
-            });
+        // Nearly always there is nothing, and each request asks.
+        if !self.is_late.load(Ordering::Acquire) || !self.is_late.swap(false, Ordering::AcqRel) {
+            return;
         }
+        let (own, place) = (Arc::clone(self), Arc::clone(&self.behind).try_acquire_owned());
+        tokio::spawn(async move {
+            own.catch_up().await;
+            drop(place);
+        });
     }
 
     /// Writes the ends of requests that could not be written before.

@@ -244,7 +244,7 @@ async fn a_clock_that_is_set_gives_no_window_twice(place: impl Place) {
         let before = id.replace("all", "model:m");
         assert!(spends(&place, &counters, &before, ahead).await, "{before}: ahead");
         assert!(!spends(&place, &counters, &before, at).await, "{before}: corrected");
-        // Two clocks that stay different read it again no more than once.
+        // Three clocks that stay different: each has its own window, and no other's.
         for (nth, at) in [at - DAY_MS, at, ahead].into_iter().cycle().take(9).enumerate() {
             let can = spends(&place, &counters, &before, at).await;
             assert_eq!(can, nth % 3 == 2, "{before}: {nth}");

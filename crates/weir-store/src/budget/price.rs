@@ -114,8 +114,8 @@ impl Rates {
 
     /// Returns the rate of a kind, if it has one.
     ///
-    /// Anthropic writes for an hour at twice the price of input (its guide to prompt caching); only where it is
-    /// sold have writes a price.
+    /// Anthropic writes for an hour at twice the price of input (its guide to prompt caching); nobody else reports
+    /// such writes.
     pub fn get(&self, kind: Kind) -> Option<u64> {
         let by_rule = || {
             let has_writes = kind == Kind::CacheWrite1h && self.get(Kind::CacheWrite).is_some();

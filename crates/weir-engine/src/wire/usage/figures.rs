@@ -225,7 +225,7 @@ const REPEATED: [&str; 21] = [
     "type",
 ];
 /// Ends of such members that state times and speeds.
-const TIMES: [&str; 4] = ["_time", "_latency", "_per_sec", "_sec"];
+const TIMES: [&str; 3] = ["_time", "_latency", "_per_sec"];
 
 fn is_repeated(key: &str) -> bool {
     REPEATED.contains(&key) || TIMES.iter().any(|end| key.ends_with(end))
