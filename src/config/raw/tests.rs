@@ -451,6 +451,7 @@ fn every_key_of_a_policy() -> Policy {
         offers_recall: true,
         notes_apart: true,
         is_thinking_bound: false,
+        strips_thinking: false,
         keeps_thinking: false,
         begins_with_user: false,
         strict_alternation: false,

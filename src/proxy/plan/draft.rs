@@ -156,7 +156,7 @@ impl Draft {
         let by_model = route.policy().or(settings.policy.as_deref());
         let mut policy = config.policy(job.options.policy.as_deref(), by_model);
         policy.strict_alternation = is_strict(job, &found.entry, is_model_known);
-        adapt(&mut policy, job, binds(request, &route, &model));
+        adapt(&mut policy, job, request, (&route, &model));
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
         policy.cached_permille =
             cached_permille(config, &route, &model).unwrap_or(USUAL_CACHED_PERMILLE);

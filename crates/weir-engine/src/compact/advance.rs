@@ -24,6 +24,9 @@ impl Compactor {
             self.settle(source);
         }
         let message = self.messages();
+        if self.profile.policy.strips_thinking && self.begins_round(&fact) {
+            self.leave_thinking_unread(message);
+        }
         fact.is_pinned |= self.is_anchor(message, &fact, source);
         let stays = self.add_to_turns(&fact, source);
         self.messages.push(fact, self.requests.ended);
@@ -46,6 +49,9 @@ impl Compactor {
         self.sizes.system_run_tokens += if is_head { tokens } else { 0 };
         self.requests.is_settled = false;
         self.turns.track(message);
+        if stays && fact.replaces_earlier {
+            self.leave_unread(message);
+        }
         if stays {
             self.watch_for_rereading(message, source);
             self.refer_to_oversized(message, source);
@@ -53,6 +59,14 @@ impl Compactor {
         if self.requests.is_pending && self.turns.is_certain_point(&fact) {
             self.settle(source);
         }
+    }
+
+    /// Whether the next message is a user's own behind an answer, so that a provider leaves thinking before it
+    /// out.
+    fn begins_round(&self, fact: &Fact) -> bool {
+        let before = self.messages.facts.iter().rev().find(|own| own.role != Role::System);
+        let is_own = fact.role == Role::User && !fact.is_aside;
+        is_own && before.is_some_and(|own| own.role == Role::Assistant)
     }
 
     /// Adds the next message to the turns. Returns whether it stays.

@@ -15,6 +15,8 @@ mod options;
 mod report;
 mod shortened;
 mod texts;
+#[cfg(test)]
+mod unread;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -162,10 +162,9 @@ impl<'a> Message<'a> {
         calls.chain(self.inner_outputs.iter().copied())
     }
 
-    /// Whether the caller pinned this message (`weir: {"pin": true}`), or it has the provider's summary of
-    /// all before it.
+    /// Whether the caller pinned this message (`weir: {"pin": true}`).
     pub fn is_pinned(&self) -> bool {
-        self.has_mark("pin") || self.has_compaction()
+        self.has_mark("pin")
     }
 
     /// Whether this is the note of an earlier compaction that a caller sends back
@@ -179,8 +178,11 @@ impl<'a> Message<'a> {
         marks.iter().any(|(key, raw)| key == name && *raw == "true")
     }
 
-    /// Whether a block of Anthropic's own compaction is in it; that replaces all before it.
-    fn has_compaction(&self) -> bool {
+    /// Whether it has a block of the provider's own compaction, which replaces all before it: the provider
+    /// leaves that out of the prompt.
+    ///
+    /// Source: Anthropic's guide to compaction.
+    pub fn replaces_earlier(&self) -> bool {
         let is_compaction = |raw: &str| {
             let members = json::members(raw).unwrap_or_default();
             members.iter().any(|(key, raw)| key == "type" && *raw == r#""compaction""#)

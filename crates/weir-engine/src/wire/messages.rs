@@ -517,17 +517,39 @@ pub(super) fn without_blocks(raw: &str, ids: &[String]) -> String {
 /// Whether a model refuses thinking that follows other messages than it was written after: Claude
 /// Fable from 5.1 on, and all Claude models from 5.5 on.
 pub fn binds_thinking(model: &str) -> bool {
+    claude(model)
+        .is_some_and(|(family, version)| version >= if family == "fable" { (5, 1) } else { (5, 5) })
+}
+
+/// Whether the provider leaves thinking of earlier rounds out of a model's prompt: Claude models before
+/// Opus 4.5, Sonnet 4.6 and those of their time. A name without a version is of a newer one.
+///
+/// Source: Anthropic's guide to extended thinking.
+pub fn strips_thinking(model: &str) -> bool {
+    claude(model).is_some_and(|(family, version)| {
+        let kept_from = match family.as_str() {
+            "opus" => (4, 5),
+            "sonnet" | "haiku" => (4, 6),
+            _ => return false,
+        };
+        version > (0, 0) && version < kept_from
+    })
+}
+
+/// Returns the family and the version of a Claude model, in whichever order its name has them.
+fn claude(model: &str) -> Option<(String, (u32, u32))> {
     let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
-    let mut words = name.split(['-', '.']).skip_while(|word| *word != "claude");
-    let (Some(_), Some(family)) = (words.next(), words.next()) else { return false };
-    // Older names have the version before the family.
-    if family.parse::<u32>().is_ok() {
-        return false;
-    }
-    // A date may follow the version.
-    let mut numbers = words.map_while(|word| word.parse::<u32>().ok().filter(|own| *own < 100));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    version >= if family == "fable" { (5, 1) } else { (5, 5) }
+    let words = name.split(['-', '.', '@', '[', ':']).skip_while(|word| *word != "claude").skip(1);
+    // A date may follow the version, and a revision the date.
+    let words: Vec<&str> = words
+        .take_while(|word| {
+            word.parse().is_ok_and(|own: u32| own < 100)
+                || !word.starts_with(|own: char| own.is_ascii_digit())
+        })
+        .collect();
+    let family = words.iter().find(|word| word.parse::<u32>().is_err())?;
+    let mut numbers = words.iter().filter_map(|word| word.parse().ok());
+    Some(((*family).to_owned(), (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))))
 }
 
 /// Start of weir's own user messages, up to their content.
@@ -717,6 +739,32 @@ mod tests {
     }
 
     #[test]
+    fn earlier_thinking_is_in_the_prompt_of_newer_models_alone() {
+        for model in [
+            "claude-3-7-sonnet-20250219",
+            "claude-opus-4-20250514",
+            "claude-opus-4-1",
+            "anthropic.claude-sonnet-4-5-20250929-v1:0",
+            "claude-haiku-4-5@20251001",
+            "anthropic/claude-4.5-sonnet",
+        ] {
+            assert!(strips_thinking(model), "{model}");
+        }
+        for model in [
+            "claude-opus-4-5@20251101",
+            "anthropic/claude-4.5-opus",
+            "claude-opus-4-6[1m]",
+            "claude-sonnet-4-6",
+            "claude-sonnet-5",
+            "claude-fable-5-1",
+            "claude-opus-latest",
+            "gpt-5",
+        ] {
+            assert!(!strips_thinking(model), "{model}");
+        }
+    }
+
+    #[test]
     fn blocks_can_be_pinned() {
         let raw = r#"{"type":"tool_result","tool_use_id":"t","content":"a","weir":{"pin":true}}"#;
         let message = read_message(raw).expect("readable");
@@ -727,10 +775,10 @@ mod tests {
     }
 
     #[test]
-    fn the_providers_own_compaction_is_pinned() {
+    fn the_providers_own_compaction_replaces_what_is_before_it() {
         let raw = r#"{"role":"assistant","content":[{"type":"compaction","content":"All before."},{"type":"text","text":"Go on."}]}"#;
-        assert!(read_message(raw).expect("readable").is_pinned());
-        assert!(!read_message(&raw.replace("compaction", "other")).expect("readable").is_pinned());
+        let replaces = |raw: &str| read_message(raw).expect("readable").replaces_earlier();
+        assert!(replaces(raw) && !replaces(&raw.replace("compaction", "other")));
     }
 
     #[test]

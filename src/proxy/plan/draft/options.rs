@@ -16,7 +16,7 @@ use weir_engine::compact::policy::Counting;
 use weir_engine::compact::{Limits, Policy, PrefetchSettings};
 use weir_engine::plan::Mode;
 use weir_engine::tokens::{Digits, Encoding};
-use weir_engine::wire::messages::binds_thinking;
+use weir_engine::wire::messages::{binds_thinking, strips_thinking};
 use weir_engine::wire::{Protocol, Request, agents, json};
 
 /// Selects the encoding to count with: an estimate if the policy asks for one, else the configured or
@@ -72,8 +72,17 @@ pub(super) fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -
 }
 
 /// Adapts the policy to the model and to what the caller asks for.
-pub(super) fn adapt(policy: &mut Policy, job: &Job, is_thinking_bound: bool) {
-    policy.is_thinking_bound = is_thinking_bound;
+pub(super) fn adapt(
+    policy: &mut Policy,
+    job: &Job,
+    request: &Request<'_>,
+    (route, model): (&Route, &str),
+) {
+    policy.is_thinking_bound = binds(request, route, model);
+    // A caller may ask for all thinking to stay.
+    policy.strips_thinking = request.protocol == Protocol::Messages
+        && strips_thinking(model)
+        && memmem::find(request.text.as_bytes(), b"clear_thinking_").is_none();
     if let Some(AskedCompaction::Above(Some(tokens))) = job.asked.compaction {
         let trigger = &mut policy.zones.trigger_tokens;
         *trigger = if *trigger == 0 { tokens } else { tokens.min(*trigger) };

@@ -36,6 +36,8 @@ pub struct Fact {
     pub is_long: bool,
     /// Whether the caller marked it to stay.
     pub is_pinned: bool,
+    /// Whether nothing before it is in the prompt.
+    pub replaces_earlier: bool,
     /// Whether it is the note of an earlier compaction, which the caller has sent back.
     pub is_note: bool,
     /// Whether it is a text that belongs to the result before it.
@@ -134,6 +136,7 @@ impl Measure {
             calls: message.calls.len() as u32,
             is_long: characters > LONG_CHARACTERS,
             is_pinned: message.is_pinned(),
+            replaces_earlier: message.replaces_earlier(),
             is_note: message.is_note(),
             is_aside: message.is_aside,
             is_marked: message.weir.is_some(),

@@ -149,7 +149,11 @@ impl Compaction<'_> {
     /// Returns the tokens below the base after that.
     fn release_first_user(&mut self, newest: f64, limit: f64) -> f64 {
         let fixed = self.state.base_tokens().1 as f64;
-        let Some(first_user) = self.state.turns.first_user.filter(|turn| *turn < self.newest)
+        let Some(first_user) = self
+            .state
+            .turns
+            .first_user
+            .filter(|turn| *turn < self.newest && self.turn(*turn).kind == TurnKind::User)
         else {
             return fixed;
         };
@@ -185,9 +189,11 @@ impl Compaction<'_> {
         self.state.sizes.request_tokens -= self.notes_tokens();
         self.state.notes.list.clear();
         self.state.notes.provisional.clear();
-        let fates = self.state.messages.fates.iter().enumerate();
-        self.state.notes.unexcerpted =
-            fates.filter(|(_, fate)| **fate == Fate::Gone).map(|(message, _)| message).collect();
+        let messages = &self.state.messages;
+        let is_gone = |message: &usize| {
+            messages.fates[*message] == Fate::Gone && !messages.unread.contains(message)
+        };
+        self.state.notes.unexcerpted = (0..messages.count()).filter(is_gone).collect();
     }
 
     /// Leaves a note of the messages removed since the last one: excerpts, or only their number if
@@ -335,9 +341,11 @@ impl Compaction<'_> {
         let first_user = self.state.turns.first_user.map(|turn| self.turn(turn));
         if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
             return match is_apart {
-                true if is_last(turn.first) => Some(self.before(turn.first)),
-                true => Some((self.behind_notes(turn.first), Place::Own)),
-                false if takes_text(turn.first) => Some((turn.first, Place::After)),
+                true if is_last(turn.last) => Some(self.before(turn.first)),
+                true => Some((self.behind_notes(turn.last), Place::Own)),
+                false if turn.kind == TurnKind::User && takes_text(turn.first) => {
+                    Some((turn.first, Place::After))
+                }
                 false => self.next_user(takes_text),
             };
         }

@@ -25,6 +25,7 @@ use crate::compact::policy::{Notes, Restart, share};
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::{Mark, Pin};
+use crate::compact::state::turns::TurnKind;
 use crate::compact::summary;
 use crate::wire::Role;
 
@@ -138,7 +139,8 @@ impl<'f> Compaction<'f> {
         if let Some(turn) =
             compaction.state.turns.first_user.filter(|turn| !compaction.turn(*turn).is_gone)
         {
-            compaction.pins.insert(turn, Pin::FirstUser);
+            let is_user = compaction.turn(turn).kind == TurnKind::User;
+            compaction.pins.insert(turn, if is_user { Pin::FirstUser } else { Pin::Summary });
         }
         compaction
     }
@@ -385,6 +387,7 @@ mod tests {
                 calls: u32::from(kind == "c"),
                 is_long: false,
                 is_pinned: rest.ends_with('!'),
+                replaces_earlier: false,
                 is_note: false,
                 is_aside: false,
                 is_marked: false,

@@ -69,6 +69,10 @@ pub struct Policy {
     /// after. Then a compaction leaves out all earlier thinking, and nothing is recalled, which would
     /// stand before the answer in one request alone.
     pub is_thinking_bound: bool,
+    /// Whether the provider leaves thinking before the newest message of a user out of the prompt, so that it
+    /// does not count.
+    #[serde(default)]
+    pub strips_thinking: bool,
     /// Whether a compaction leaves the model's thinking in all turns that stay, unless the model binds
     /// it. Set by the protocol: in chat completions nothing says which of it a provider wants back.
     pub keeps_thinking: bool,
@@ -295,6 +299,7 @@ impl Default for Policy {
             offers_recall: false,
             notes_apart: true,
             is_thinking_bound: false,
+            strips_thinking: false,
             keeps_thinking: false,
             begins_with_user: false,
             strict_alternation: false,

@@ -161,10 +161,10 @@ impl Compactor {
         if turn >= self.turns.newest_from() {
             return Reason::NewestTurn;
         }
-        if self.turns.first_user == Some(turn) {
+        let own = &self.turns.list[turn];
+        if self.turns.first_user == Some(turn) && own.kind == TurnKind::User {
             return Reason::FirstUser;
         }
-        let own = &self.turns.list[turn];
         let newest = self.turns.list.last().map(|newest| newest.exchange);
         if own.is_note {
             return Reason::EarlierNote;
@@ -178,6 +178,7 @@ impl Compactor {
             Some(Pin::Recent | Pin::Question) => Reason::Recent,
             Some(Pin::FirstUser) => Reason::FirstUser,
             Some(Pin::Load) => Reason::LoadedTools,
+            Some(Pin::Summary) => Reason::EarlierNote,
             None if last_compaction.is_some_and(|compaction| message >= compaction.messages) => {
                 Reason::AfterLastCompaction
             }

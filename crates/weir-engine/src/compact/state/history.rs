@@ -22,6 +22,8 @@ pub(crate) enum Pin {
     FirstUser,
     /// It loads a tool that a call behind it needs.
     Load,
+    /// Nothing before it is in the prompt: it has the provider's summary of that.
+    Summary,
 }
 
 /// Record of one compaction.

@@ -1,6 +1,7 @@
 //! Messages of a conversation and the form in which each is sent.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::compact::message::clip::Clipped;
 use crate::compact::message::measure::Fact;
@@ -54,6 +55,10 @@ pub(crate) struct Messages {
     pub(crate) since: Vec<u32>,
     /// Messages before this one are sent without the model's thinking.
     pub(crate) thinking_from: usize,
+    /// The provider leaves the model's thinking of messages before this one out of the prompt.
+    pub(crate) unread_thinking: usize,
+    /// Messages that the provider leaves out of the prompt.
+    pub(crate) unread: Range<usize>,
 }
 
 impl Messages {
@@ -80,6 +85,9 @@ impl Messages {
 
     /// Returns the current size of a message that is sent.
     pub(crate) fn current_tokens(&self, message: usize) -> u64 {
+        if self.unread.contains(&message) {
+            return 0;
+        }
         let with_thinking = match self.rewrites.get(&message) {
             Some(rewrite) => rewrite.tokens,
             None => {
@@ -87,12 +95,18 @@ impl Messages {
                 fact.tokens - fact.text_tokens + self.text_tokens(message)
             }
         };
-        with_thinking - self.dropped_tokens(message)
+        with_thinking - self.uncounted_tokens(message)
     }
 
     /// Returns the size of the thinking that a message is sent without.
     pub(crate) fn dropped_tokens(&self, message: usize) -> u64 {
         if message < self.thinking_from { self.facts[message].thinking_tokens } else { 0 }
+    }
+
+    /// Returns the size of the thinking of a message that is not in the prompt.
+    pub(crate) fn uncounted_tokens(&self, message: usize) -> u64 {
+        let is_read = message >= self.thinking_from.max(self.unread_thinking);
+        if is_read { 0 } else { self.facts[message].thinking_tokens }
     }
 
     /// Whether any message is sent with thinking of the model.

@@ -146,7 +146,7 @@ impl Compactor {
         if self.messages.rewrites.get(&message).is_some_and(is_without) && !is_without(&rewrite) {
             return;
         }
-        let after = rewrite.tokens - self.messages.dropped_tokens(message);
+        let after = rewrite.tokens - self.messages.uncounted_tokens(message);
         self.resize(message, self.messages.current_tokens(message), after);
         self.masking.calls.extend(rewrite.call);
         self.messages.clips.remove(&message);
@@ -160,11 +160,43 @@ impl Compactor {
         for own in self.messages.thinking_from..message {
             let tokens = self.messages.facts[own].thinking_tokens;
             if tokens > 0 && self.messages.fates[own] != Fate::Gone {
-                self.free(own, tokens);
+                if self.messages.uncounted_tokens(own) == 0 {
+                    self.free(own, tokens);
+                }
                 self.changes.add(own);
             }
         }
         self.messages.thinking_from = self.messages.thinking_from.max(message);
+    }
+
+    /// Stops counting the thinking of all messages before `message`, which the provider leaves out.
+    pub(crate) fn leave_thinking_unread(&mut self, message: usize) {
+        for own in self.messages.unread_thinking..message {
+            let tokens = self.messages.facts[own].thinking_tokens;
+            self.sizes.received_tokens -= tokens;
+            if self.messages.uncounted_tokens(own) == 0 && self.messages.fates[own] != Fate::Gone {
+                self.free(own, tokens);
+            }
+        }
+        self.messages.unread_thinking = self.messages.unread_thinking.max(message);
+    }
+
+    /// Stops counting all messages before `message` but the system's at the front: the provider leaves them
+    /// out. No compaction looks at them any more.
+    pub(crate) fn leave_unread(&mut self, message: usize) {
+        let Some(turn) = self.turns.of_message[message] else { return };
+        let first = self.turns.list[turn].first;
+        self.leave_thinking_unread(first);
+        for own in self.turns.system_run.max(self.messages.unread.end)..first {
+            let fact = &self.messages.facts[own];
+            self.sizes.received_tokens -= fact.tokens - fact.thinking_tokens;
+            self.free(own, self.messages.sent_tokens(own));
+        }
+        self.messages.unread = self.turns.system_run..first;
+        self.sizes.request_tokens -= self.notes_tokens();
+        self.notes = SentNotes { work_tokens: self.notes.work_tokens, ..SentNotes::default() };
+        self.rests = Rests::default();
+        self.turns.begin_with(turn);
     }
 
     /// Whether any message is sent without its thinking.
@@ -217,7 +249,8 @@ impl Compactor {
     pub fn sent_tokens_by(&self, mut whole: impl FnMut(usize) -> u64) -> u64 {
         let (mut own_tokens, mut by_tokens) = (0, 0);
         for message in 0..self.messages() {
-            let is_whole = self.messages.dropped_tokens(message) == 0;
+            let is_whole = self.messages.uncounted_tokens(message) == 0
+                && !self.messages.unread.contains(&message);
             if self.messages.fates[message] == Fate::Kept && is_whole {
                 own_tokens += self.messages.sent_tokens(message);
                 by_tokens += whole(message);

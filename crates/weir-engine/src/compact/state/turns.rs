@@ -60,7 +60,7 @@ pub(crate) struct Turns {
     pub of_message: Vec<Option<usize>>,
     /// Turns that are still sent, in order.
     pub live: Vec<usize>,
-    /// First turn of a user.
+    /// First turn of a user, or the one before which nothing is in the prompt.
     pub first_user: Option<usize>,
     /// Number of leading system messages.
     pub system_run: usize,
@@ -267,6 +267,15 @@ impl Turns {
         own.is_gone = !self.of_message[own.first..=own.last].contains(&Some(turn));
     }
 
+    /// Takes all turns before this one out of what is compacted.
+    pub(crate) fn begin_with(&mut self, turn: usize) {
+        for own in &mut self.list[..turn] {
+            own.is_gone = true;
+        }
+        self.first_user = Some(turn);
+        self.sweep();
+    }
+
     /// Drops removed turns from the live ones.
     pub(crate) fn sweep(&mut self) {
         let turns = &self.list;
@@ -345,6 +354,7 @@ mod tests {
             calls,
             is_long: false,
             is_pinned: false,
+            replaces_earlier: false,
             is_note: false,
             is_aside: false,
             is_marked: false,
