@@ -13,6 +13,8 @@ mod error;
 mod known;
 mod options;
 mod report;
+#[cfg(test)]
+mod shapes;
 mod shortened;
 mod texts;
 #[cfg(test)]

@@ -63,11 +63,13 @@ fn client_links<'m>(message: &'m Message<'_>) -> impl Iterator<Item = Link> + 'm
     calls.chain(answers).filter_map(link)
 }
 
-/// Returns all names in a message, each ID once: a call that is answered in it is only there.
+/// Returns all names in a message, each ID once: a call that is answered in it is only there. A program that
+/// waits for its result is also named by the calls that it makes.
 pub(crate) fn all(message: &Message<'_>) -> Vec<Link> {
     let mut all: Vec<Link> = client_links(message).collect();
     let mut places: std::collections::BTreeMap<u32, usize> =
         all.iter().enumerate().map(|(place, link)| (link.id, place)).collect();
+    let mut mentioned = std::collections::BTreeSet::new();
     for link in message.names.iter().copied().filter_map(link) {
         let Some(place) = places.get(&link.id) else {
             places.insert(link.id, all.len());
@@ -75,8 +77,10 @@ pub(crate) fn all(message: &Message<'_>) -> Vec<Link> {
             continue;
         };
         let own = &mut all[*place].naming;
-        if *own == Naming::Call && link.naming == Naming::Answer {
-            *own = Naming::Own;
+        match (*own, link.naming) {
+            (Naming::Call, Naming::Answer) => *own = Naming::Own,
+            (Naming::Call, Naming::Mention) if mentioned.insert(link.id) => all.push(link),
+            _ => {}
         }
     }
     all

@@ -21,8 +21,8 @@ const NOTE_SHARE: u64 = 8;
 impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
     /// recent turns and loads of tools that no call needs, the bulk of calls' arguments, more of results if the newest turn has several,
-    /// turns that the caller pinned, the newest question and the first user message, then more of
-    /// results and arguments, at last nearly all of them and of placeholders, and older parts of the
+    /// turns that the caller pinned, the newest question, the first user message and all loads of tools, then
+    /// more of results and arguments, at last nearly all of them and of placeholders, and older parts of the
     /// newest turns. A user's text is never clipped.
     pub(crate) fn fit(&mut self, source: &dyn Source) {
         self.clip_results(LONG_TOKENS, source);
@@ -37,6 +37,7 @@ impl Compaction<'_> {
             self.give_way(pin);
         }
         self.release_loads(source);
+        self.give_way(Pin::Load);
         for level in [SHORT_TOKENS].into_iter().chain(LAST_TOKENS) {
             self.clip_both(level, source);
         }

@@ -57,23 +57,28 @@ impl Compactor {
 }
 
 impl Compaction<'_> {
-    /// Pins the turns that load tools which calls behind them need. The newest load of other tools is pinned
-    /// as recent turns are, within half of the limit, since the model may call them next.
+    /// Pins the turns that load tools which calls behind them need, the newest first, and the newest load of
+    /// other tools as recent turns are, since the model may call them next: all within half of the limit. A
+    /// load may stand between calls that need earlier ones, so that nothing else bounds them. Tools whose load
+    /// goes are deferred no more.
     pub(super) fn pin_loads(&mut self, source: &dyn Source) {
         let Loads { needed, newest, .. } = self.state.loads(source);
         let most_tokens = self.state.profile.limit_tokens / 2;
-        let is_other = |turn: &&usize| !needed.contains(turn);
         let mut tokens = 0;
-        let is_within = |turn: &&usize| {
-            tokens += self.turn(**turn).tokens;
-            tokens <= most_tokens
+        let mut within = |turns: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
+            let is_within = |turn: &usize| {
+                tokens += self.turn(*turn).tokens;
+                tokens <= most_tokens
+            };
+            turns.take_while(is_within).collect()
         };
-        let others: Vec<usize> =
-            newest.iter().rev().filter(is_other).take_while(is_within).copied().collect();
+        let loads = within(&mut needed.iter().rev().copied());
+        let others = newest.iter().rev().filter(|turn| !needed.contains(turn));
+        let others = within(&mut others.copied());
         for turn in others {
             self.pins.entry(turn).or_insert(Pin::Recent);
         }
-        self.pins.extend(needed.into_iter().map(|turn| (turn, Pin::Load)));
+        self.pins.extend(loads.into_iter().map(|turn| (turn, Pin::Load)));
     }
 
     /// Releases the turns whose tools no call needs that is left.

@@ -164,8 +164,8 @@ impl<'f> Compaction<'f> {
         self.state.drop_thinking_before(before);
     }
 
-    /// Returns the last answer if it is a round of tools before the newest turn: it keeps its thinking. Any
-    /// other answer there stays if a pinned round with thinking would be the last one without it.
+    /// Returns the last answer if it is a round of tools before the newest turn: it keeps its thinking. It stays
+    /// as long as any pinned round with thinking, which would be the last one without it.
     fn pin_last_answer(&mut self) -> Option<usize> {
         let answer = self.last_answer()?;
         let facts = |turn: usize| {
@@ -174,13 +174,14 @@ impl<'f> Compaction<'f> {
         };
         let is_round = |turn: usize| facts(turn).iter().any(|fact| fact.calls > 0);
         let thinks = |turn: usize| facts(turn).iter().any(|fact| fact.thinking_tokens > 0);
-        if is_round(answer) {
-            return Some(answer);
+        let is_other = |turn: usize| turn != answer && is_round(turn) && thinks(turn);
+        let others = self.pins.iter().filter(|(turn, _)| is_other(**turn)).map(|(_, pin)| *pin);
+        let (strongest, kept) = (others.max(), is_round(answer).then_some(answer));
+        if let Some(strongest) = strongest {
+            let own = self.pins.entry(answer).or_insert(Pin::Recent);
+            *own = (*own).max(strongest.min(Pin::FirstUser));
         }
-        if self.pins.keys().any(|turn| is_round(*turn) && thinks(*turn)) {
-            self.pins.entry(answer).or_insert(Pin::Recent);
-        }
-        None
+        kept
     }
 
     /// Returns the last turn with an answer, if it is none of the newest.

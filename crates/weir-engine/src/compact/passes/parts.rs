@@ -3,7 +3,7 @@
 //! nothing that stays names either. Of a provider's call and its result in the assistant's next message, the
 //! one that would stay alone is left out of its message.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Compaction;
 use crate::compact::message::links::{self, Link};
@@ -40,6 +40,8 @@ struct PartLinks {
     ids: BTreeMap<u32, (usize, usize)>,
     /// Those between two messages.
     chains: Vec<Chain>,
+    /// Calls that other blocks name, as those of a program do: they stay with their results.
+    mentioned: BTreeSet<u32>,
 }
 
 impl Compaction<'_> {
@@ -184,10 +186,14 @@ impl PartLinks {
                     self.ids.insert(link.id, own);
                     continue;
                 }
-                Naming::Mention => *self.ids.entry(link.id).or_insert(own),
+                Naming::Mention => {
+                    self.mentioned.insert(link.id);
+                    *self.ids.entry(link.id).or_insert(own)
+                }
                 Naming::Answer => self.ids.get(&link.id).copied().unwrap_or(own),
             };
-            if is_chained && link.naming == Naming::Answer && named != place {
+            let is_apart = named != place && !self.mentioned.contains(&link.id);
+            if is_chained && link.naming == Naming::Answer && is_apart {
                 self.chains.push(Chain { id: link.id, call, result: message });
                 chained.push(named);
                 continue;

@@ -1,0 +1,147 @@
+//! Tests of conversations with server tools, programs and deferred tools: whatever is left out, a provider takes
+//! the rest.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{NoSummaries, PlanError, PlanOptions, plan};
+use crate::tokens::Encoding;
+use crate::wire::Protocol;
+
+/// Plans a request of Messages; returns the body that is sent.
+fn sent(messages: &[Value], limit_tokens: u64) -> Result<Value, PlanError> {
+    let tools: Vec<Value> = (0..60)
+        .map(|nth| json!({"name": format!("t{nth}"), "defer_loading": true, "input_schema": {}}))
+        .collect();
+    let body = json!({"model": "m", "max_tokens": 9, "system": "Be brief.", "tools": tools, "messages": messages});
+    let body = body.to_string();
+    let request = Protocol::Messages.read(body.as_bytes(), 10_000).expect("a request");
+    let mut options = PlanOptions::new("m", Encoding::Estimate, limit_tokens);
+    options.policy.notes_apart = true;
+    let plan = plan(&request, &options, &NoSummaries)?;
+    assert!(plan.sent_tokens <= limit_tokens);
+    Ok(serde_json::from_str(plan.body.as_deref().unwrap_or(&body)).expect("JSON"))
+}
+
+fn blocks(body: &Value) -> impl Iterator<Item = &Value> {
+    let messages = body["messages"].as_array().expect("a list").iter();
+    messages.flat_map(|message| message["content"].as_array().into_iter().flatten())
+}
+
+/// Checks that each block comes behind what it names, and that each call is of a tool that is loaded.
+fn check(body: &Value) {
+    let text = |own: &Value| own.as_str().map(str::to_owned);
+    let (mut ids, mut loaded) = (BTreeSet::new(), BTreeSet::new());
+    let tools = body["tools"].as_array().expect("tools").iter();
+    loaded.extend(tools.filter(|own| own["defer_loading"] != true).map(|own| text(&own["name"])));
+    for block in blocks(body) {
+        for name in [&block["tool_use_id"], &block["caller"]["tool_id"]] {
+            assert!(name.is_null() || ids.contains(&text(name)), "{name} in {body}");
+        }
+        for reference in block["content"]["tool_references"].as_array().into_iter().flatten() {
+            loaded.insert(text(&reference["tool_name"]));
+        }
+        if block["type"] == "tool_use" {
+            assert!(loaded.contains(&text(&block["name"])), "{} in {body}", block["name"]);
+        }
+        ids.insert(text(&block["id"]));
+    }
+}
+
+fn call(id: &str, tool: usize) -> Value {
+    json!({"type": "tool_use", "id": id, "name": format!("t{tool}"), "input": {"nth": tool}})
+}
+
+fn result(id: &str, words: usize) -> Value {
+    let said = "The gate of the lock is green. ".repeat(words);
+    json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": said}]})
+}
+
+/// A search that loads a tool.
+fn load(id: &str, tool: usize) -> [Value; 2] {
+    let found = json!({"type": "tool_search_tool_search_result",
+        "tool_references": [{"type": "tool_reference", "tool_name": format!("t{tool}")}]});
+    [
+        json!({"type": "server_tool_use", "id": id, "name": "tool_search_tool_regex", "input": {}}),
+        json!({"type": "tool_search_tool_result", "tool_use_id": id, "content": found}),
+    ]
+}
+
+fn user(text: &str) -> Value {
+    json!({"role": "user", "content": [{"type": "text", "text": text}]})
+}
+
+#[test]
+fn loads_that_need_each_other_leave_room() {
+    let mut messages = vec![user("Look at all gates.")];
+    for nth in 0..120 {
+        // Each load stands next to a call of the tool before.
+        let [search, found] = load(&format!("s{nth}"), nth % 60);
+        let id = format!("c{nth}");
+        let mut content = vec![search, found];
+        content.extend((nth > 0).then(|| call(&id, (nth - 1) % 60)));
+        messages.push(json!({"role": "assistant", "content": content}));
+        messages.push(if nth > 0 { result(&id, 12) } else { user("Go on.") });
+        if nth % 5 == 4 {
+            check(&sent(&messages, 3_000).expect("it fits"));
+        }
+    }
+}
+
+#[test]
+fn a_program_stays_with_its_calls() {
+    let mut messages = vec![user("Look at all gates.")];
+    let [search, found] = load("s", 0);
+    let mut before = vec![search, found];
+    for nth in 0..24 {
+        let (program, id) = (format!("p{nth}"), format!("c{nth}"));
+        let mut own = call(&id, 0);
+        own["caller"] = json!({"type": "code_execution_20250825", "tool_id": program});
+        before.push(json!({"type": "server_tool_use", "id": program, "name": "code_execution", "input": {"code": "look()"}}));
+        before.push(own);
+        messages.push(json!({"role": "assistant", "content": before}));
+        messages.push(result(&id, 30 + nth));
+        before = vec![
+            json!({"type": "code_execution_tool_result", "tool_use_id": program, "content": {"stdout": "green ".repeat(90)}}),
+        ];
+        for limit_tokens in [1_200, 1_800, 2_600] {
+            if let Ok(body) = sent(&messages, limit_tokens) {
+                check(&body);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_round_of_tools_has_its_thinking() {
+    let thought =
+        || json!({"type": "thinking", "thinking": "It is green. ".repeat(8), "signature": "c2ln"});
+    for answer_words in [5, 60, 200] {
+        let mut messages = vec![user("Look at all gates.")];
+        for nth in 0..16 {
+            let [search, found] = load(&format!("s{nth}"), nth);
+            let id = format!("c{nth}");
+            let content = json!([thought(), search, found, call(&id, nth)]);
+            messages.push(json!({"role": "assistant", "content": content}));
+            messages.push(result(&id, 8));
+            if nth % 4 == 3 {
+                let said = "All of them are green, and no boat waits. ".repeat(answer_words);
+                let content = json!([thought(), {"type": "text", "text": said}]);
+                messages.push(json!({"role": "assistant", "content": content}));
+                messages.push(user(&"And what of the other side? ".repeat(nth)));
+            }
+            for limit_tokens in [1_500, 2_200, 3_000] {
+                let Ok(body) = sent(&messages, limit_tokens) else { continue };
+                check(&body);
+                let all = body["messages"].as_array().expect("a list");
+                let last = all.iter().rev().find(|own| own["role"] == "assistant");
+                let content = last.and_then(|own| own["content"].as_array());
+                let Some(content) = content else { continue };
+                let calls = content.iter().any(|block| block["type"] == "tool_use");
+                let thinks = content.iter().any(|block| block["type"] == "thinking");
+                assert!(!calls || thinks, "{body}");
+            }
+        }
+    }
+}
