@@ -53,12 +53,13 @@ pub fn for_metrics(token: &Secret) -> Secret {
 pub fn keep_for_metrics(path: &Path, token: &Secret) -> io::Result<PathBuf> {
     let path = path.with_file_name("metrics.token");
     let wanted = for_metrics(token);
-    match fs::read_to_string(&path) {
+    match read(&path) {
         Ok(text) if text.trim() == wanted.expose() => {}
         Ok(text) if !text.starts_with(METRICS_PREFIX) => {
             let said = "it is no token of weir's; weir writes its token for metrics there";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
         }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
         _ => {
             // A new file takes its place: what was there may be a link, or open to others.
             let new = path.with_file_name(format!("metrics.token.{}.new", std::process::id()));
@@ -98,8 +99,16 @@ pub fn keep_apart(token: &Secret) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// Reads a file; a pipe, which would be waited for, is none.
+fn read(path: &Path) -> io::Result<String> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
+    fs::read_to_string(path)
+}
+
 fn load(path: &Path) -> io::Result<Secret> {
-    let text = fs::read_to_string(path)?;
+    let text = read(path)?;
     let token = text.trim();
     if token.len() < MIN_CHARACTERS || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         let said = "it holds no token; remove the file, and weir generates a new one";

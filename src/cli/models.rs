@@ -187,7 +187,11 @@ fn import(json: &str) -> Result<String, String> {
     if models.is_empty() {
         return Err("lists no model with a `max_input_tokens`".to_owned());
     }
-    Ok(write(&lean(&models), &lean_prices(&models)))
+    let mut prices = lean_prices(&models);
+    for (name, price) in IMAGE_MODELS {
+        prices.entry(name.to_owned()).or_insert_with(|| Price::parse(price));
+    }
+    Ok(write(&lean(&models), &prices))
 }
 
 /// Reads a list's entry for `name`; `None` if it is not a model that answers in tokens, or has no
@@ -237,6 +241,18 @@ const FEES: [(&str, &[(Kind, u64)]); 11] = [
     ("gpt-5", &[(Kind::WebSearch, 10)]),
     ("o3", &[(Kind::WebSearch, 10)]),
     ("o4", &[(Kind::WebSearch, 10)]),
+];
+
+/// Models that lists have by the image alone, and whose tokens OpenAI bills, also if its tool for images
+/// calls them. Source: its pages of these models.
+const IMAGE_MODELS: [(&str, &str); 7] = [
+    ("gpt-image-1", "in 5 cached 1.25 out 40 image_in 10 image_out 40"),
+    ("gpt-image-1-mini", "in 2 cached 0.2 out 8 image_in 2.5 image_out 8"),
+    ("gpt-image-1.5", "in 5 cached 1.25 out 32 image_in 8 image_out 32"),
+    ("gpt-image-2", "in 5 cached 1.25 out 30 image_in 8 image_out 30"),
+    ("gpt-image-2.5-flare", "in 5 cached 1.25 out 30 image_in 8 image_out 30"),
+    ("gpt-image-2.5-sunburst", "in 5 cached 1.25 out 30 image_in 8 image_out 30"),
+    ("gpt-image-2.6-sunburst", "in 5 cached 1.25 out 30 image_in 8 image_out 30"),
 ];
 
 /// Adds the fees that lists leave out.

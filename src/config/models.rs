@@ -8,7 +8,9 @@ use std::sync::{LazyLock, OnceLock};
 use super::names;
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::own::Vocabulary;
+use weir_engine::wire::allowance::{IMAGE_MODEL, IMAGE_TOKENS};
 use weir_store::budget::Price;
+use weir_store::budget::price::Kind;
 
 /// Assumed input limit of an unknown model.
 const UNKNOWN_INPUT_TOKENS: u64 = 128_000;
@@ -161,28 +163,47 @@ impl Catalogue {
         self.priced(&names::candidates(model))?.1
     }
 
+    /// Returns the most that an image by OpenAI's tool costs: the largest, by the dearest of its models.
+    pub fn picture_nano_usd(&self) -> Option<u64> {
+        let rate = self.price(IMAGE_MODEL)?.rates.get(Kind::ImageOutput)?;
+        let nano_usd = u128::from(rate) * u128::from(IMAGE_TOKENS) / 1_000_000;
+        u64::try_from(nano_usd).ok()
+    }
+
     /// Returns the one name under which all spellings of a model count: that of the price they are billed
     /// at, else that of their entry, else the name itself in lower case, without blanks around it.
     pub fn billed_name(&self, model: &str) -> String {
         let candidates = names::candidates(model);
         if let Some((name, Some(_))) = self.priced(&candidates) {
-            return self.without_date(name).to_owned();
+            return self.whole(name).into_owned();
         }
         let exact = candidates.iter().find_map(|name| self.entry(name)).map(|(name, _)| name);
         let exact = exact.filter(|name| names::is_same_price(&candidates[0], name));
         exact.unwrap_or(&candidates[0]).to_owned()
     }
 
-    /// Returns the name of the model that `name` is a dated snapshot of, if that is listed with a price; else `name`. A
-    /// snapshot may have a price of its own, but counts as its model.
-    fn without_date<'n>(&'n self, name: &'n str) -> &'n str {
-        let is_listed = |own: &str| {
-            let found = self.priced(&[Cow::Borrowed(own)]);
-            found.is_some_and(|(found, price)| found == own && price.is_some())
+    /// Returns the name under which all forms of a listed model count: without provider and region, and without
+    /// the date, the revision or the effort of a form that has a row of its own, if the rest is listed with a
+    /// price. A form may have another price.
+    fn whole<'n>(&'n self, name: &'n str) -> Cow<'n, str> {
+        if self.own_prices.contains_key(name) {
+            return Cow::Borrowed(name);
+        }
+        let price = |own: &str| match self.priced(&[Cow::Borrowed(own)]) {
+            Some((found, price)) if found == own => price,
+            _ => None,
         };
-        let mut shorter = names::beginnings(name);
-        let shorter = shorter.find(|(own, rest)| names::is_date(rest) && is_listed(own));
-        shorter.map_or(name, |(own, _)| own)
+        let rates = |own: &str| price(own).map(|price| price.rates);
+        let mut name = names::bare(name);
+        loop {
+            let shorter = names::beginnings(&name).find(|(own, rest)| {
+                let is_form = names::is_date(rest) || names::is_revision(rest);
+                let known = rates(own);
+                known.is_some() && (is_form || names::is_effort(rest) && known == rates(&name))
+            });
+            let Some(bytes) = shorter.map(|(own, _)| own.len()) else { return name };
+            name = Cow::Owned(name[..bytes].to_owned());
+        }
     }
 
     /// Returns the price of the first of these names that has one, and the name that it is listed under.
@@ -528,13 +549,19 @@ mod tests {
     }
 
     #[test]
-    fn a_dated_snapshot_counts_as_its_model() {
+    fn all_forms_of_a_model_count_as_it() {
         let catalogue = Catalogue::shipped();
         for (name, counted) in [
             ("gpt-5.4-2026-03-05", "gpt-5.4"),
             ("openai/gpt-4o-2024-08-06", "gpt-4o"),
             ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
             ("gpt-5.4-2031-01-01", "gpt-5.4"),
+            ("anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5"),
+            ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5"),
+            ("bedrock/converse/anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5"),
+            ("vertex_ai/claude-sonnet-4-5@20250929", "claude-sonnet-4-5"),
+            ("azure/eu/gpt-4o-2024-08-06", "gpt-4o"),
+            ("gpt-5.4-high", "gpt-5.4"),
             ("gpt-4o-mini", "gpt-4o-mini"),
         ] {
             assert_eq!(catalogue.billed_name(name), counted, "{name}");

@@ -132,6 +132,20 @@ pub fn is_date(rest: &str) -> bool {
     rest.starts_with(['-', '@']) && digits >= 4 && is_plain
 }
 
+/// Returns whether the rest after a known name is its revision at a host: `-v1:0`, `-v2`, `:0`.
+pub fn is_revision(rest: &str) -> bool {
+    let number = rest.strip_prefix("-v").or_else(|| rest.strip_prefix(':'));
+    number.is_some_and(|own| {
+        own.starts_with(|own: char| own.is_ascii_digit())
+            && own.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')
+    })
+}
+
+/// Returns whether the rest after a known name is an effort of reasoning, which hosts put into names.
+pub fn is_effort(rest: &str) -> bool {
+    matches!(rest, "-none" | "-minimal" | "-low" | "-medium" | "-high" | "-xhigh" | "-max")
+}
+
 /// Returns whether the model `name`, matched as `known`, has the same price. A fine-tuned model
 /// costs more than its base; a free offer costs nothing.
 pub fn is_same_price(name: &str, known: &str) -> bool {

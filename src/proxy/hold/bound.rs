@@ -1,6 +1,7 @@
 //! The most that a request can cost: what it allows its provider to charge for, in the figures that a hold
 //! is made of. Each rule is stated in `docs/budgets.md`. Pure arithmetic.
 
+use crate::config::names;
 use crate::proxy::plan::Planned;
 use crate::upstream::{Endpoint, Naming, Route};
 use weir_engine::tokens::Encoding;
@@ -156,9 +157,10 @@ pub fn conversation(
         // Thinking has to fit below the limit.
         thinking => thinking.min(LEAST_THINKING_TOKENS) + 1,
     };
+    let fixed_tokens = image_tokens.saturating_add(allowance.predicted_tokens);
     Ask {
-        money: prompt.cost(allowance, prices, image_tokens),
-        prompt_tokens: prompt.all_tokens().saturating_add(image_tokens),
+        money: prompt.cost(desired.model, allowance, (prices, fixed_tokens)),
+        prompt_tokens: prompt.all_tokens().saturating_add(fixed_tokens),
         choices: answers(allowance),
         wanted_tokens,
         enough_tokens: usual_tokens.min(wanted_tokens),
@@ -197,7 +199,7 @@ pub fn unread(unread: &Unread<'_>, prices: &[&Price]) -> Option<Ask> {
     };
     let (is_sound, is_image) = (route == Route::Speech, route == Route::Images);
     let prompt = Prompt { pieces, is_sound, is_image, ..prompt };
-    let money = prompt.cost(allowance, prices, fixed_tokens);
+    let money = prompt.cost(unread.model, allowance, (prices, fixed_tokens));
     let all_tokens = prompt.all_tokens().saturating_add(fixed_tokens);
     Some(ask(money, all_tokens, choices, output_tokens))
 }
@@ -301,7 +303,12 @@ impl Prompt {
         self.tokens.saturating_mul(self.inferences)
     }
 
-    fn cost(&self, allowance: &Allowance, prices: &[&Price], fixed_tokens: u64) -> OutputBound {
+    fn cost(
+        &self,
+        model: &str,
+        allowance: &Allowance,
+        (prices, fixed_tokens): (&[&Price], u64),
+    ) -> OutputBound {
         let kinds: Vec<Kind> = [
             (Kind::CacheWrite1h, allowance.has_long_writes),
             (Kind::AudioInput, allowance.has_audio_input),
@@ -317,6 +324,8 @@ impl Prompt {
             inferences: self.inferences,
             fixed_output_tokens: fixed_tokens,
             service_tier: service_tier(allowance),
+            // Only OpenAI's projects have a tier of their own.
+            may_be_priority: names::is_recent_openai(&names::bare(model)),
             region: allowance.region.as_deref(),
             kinds: &kinds,
             pieces: self.pieces,

@@ -15,7 +15,7 @@ const MAX_DEFERRED: Duration = Duration::from_secs(3600);
 const MAX_RESPONSES: usize = 10_000;
 
 /// Tenant, and the provider's name of the response.
-type ResponseKey = (Tenant, String);
+pub type ResponseKey = (Tenant, String);
 
 /// Accounts of responses that are not finished, each with how the last request about it ended.
 pub struct Deferred<T>(Mutex<HashMap<ResponseKey, (T, Instant)>>);
@@ -46,9 +46,17 @@ impl<T> Deferred<T> {
         Ok(())
     }
 
-    /// Takes the account of a response that a request asks for.
-    pub fn take(&self, tenant: Tenant, response: &str) -> Option<T> {
-        self.parked().remove(&(tenant, response.to_owned())).map(|(account, _)| account)
+    /// Keeps the account of a response that is asked for longer. Returns whether there is one.
+    pub fn renew(&self, response: &ResponseKey) -> bool {
+        let mut parked = self.parked();
+        let Some((_, until)) = parked.get_mut(response) else { return false };
+        *until = Instant::now() + MAX_DEFERRED;
+        true
+    }
+
+    /// Takes the account of a response.
+    pub fn take(&self, response: &ResponseKey) -> Option<T> {
+        self.parked().remove(response).map(|(account, _)| account)
     }
 
     /// Takes the accounts that are settled by rule: those that nobody has asked for in time, or all.

@@ -6,19 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
-use crate::proxy::admit::attribution::{self, BodyLabels, ConversationKey};
+use crate::proxy::admit::attribution::{BodyLabels, ConversationKey};
 use crate::proxy::admit::request::on_time;
 use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::hold::budgets::{Budgets, Holding};
-use crate::proxy::hold::deferred::Deferred;
+use crate::proxy::hold::deferred::{Deferred, ResponseKey};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::logged::shown;
 use crate::proxy::metrics::{Metrics, Queue};
@@ -237,11 +236,19 @@ impl Journal {
         &self.state.metrics
     }
 
-    /// Reads the origin of a request from its headers and its body.
-    pub fn attribute(&self, headers: &HeaderMap, tenant: Tenant, body: &BodyLabels) -> Attribution {
-        let mut attribution = attribution::from_headers(headers);
+    /// Completes the origin of a request, as its headers state it, by its body.
+    pub fn complete(&self, stated: &Attribution, tenant: Tenant, body: &BodyLabels) -> Attribution {
+        let mut attribution = stated.clone();
         self.state.conversations.complete(&mut attribution, tenant, body);
         attribution
+    }
+
+    /// Returns the place of the account of a response in the background, whose end a request of `tenant` may
+    /// get.
+    pub fn awaited(&self, tenant: Tenant, response: &str) -> Option<Awaited> {
+        let response = (tenant, response.to_owned());
+        let is_kept = self.state.deferred.renew(&response);
+        is_kept.then(|| Awaited { state: Arc::clone(&self.state), response })
     }
 
     /// Returns the budgets.
@@ -353,7 +360,6 @@ impl Journal {
             is_billed: entry.is_billed,
             is_written,
             holding: Some(holding),
-            deferred: None,
         };
         if !is_written {
             return Ok(Some(account));
@@ -498,14 +504,30 @@ pub struct Account {
     pub(crate) is_written: bool,
     /// Its hold, until that is settled.
     pub(crate) holding: Option<Holding>,
-    /// Response in the background that a later request asks for, and how the request before it ended.
-    pub(crate) deferred: Option<Box<(String, Ended)>>,
 }
 
 impl Account {
     /// Returns the request's ID in the journal.
     pub fn id(&self) -> RequestId {
         self.intent.id
+    }
+}
+
+/// Response in the background that a request asks for. Several may ask at once; the first that has its end
+/// settles it.
+pub struct Awaited {
+    state: Arc<JournalState>,
+    response: ResponseKey,
+}
+
+impl Awaited {
+    /// Takes the account if the request has the end of the response.
+    pub fn take(self, ended: &Ended) -> Option<Account> {
+        let metered = &ended.metered;
+        // An error of a gateway in a success is no response.
+        let is_response = metered.usage.is_some() || metered.model.is_some();
+        let has_end = ended.is_seen_success() && is_response && metered.pending.is_none();
+        has_end.then(|| self.state.deferred.take(&self.response)).flatten().map(|(own, _)| own)
     }
 }
 

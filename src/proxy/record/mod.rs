@@ -17,7 +17,7 @@ pub use self::presence::Presence;
 use crate::proxy::admit::{admission::Admission, attribution::BodyLabels, caller::Caller};
 use crate::proxy::error::{ErrorKind, ProxyError, Subject};
 use crate::proxy::hold::account::{End, Ended};
-use crate::proxy::hold::journal::{Account, Cost};
+use crate::proxy::hold::journal::{Account, Awaited, Cost};
 use crate::proxy::live;
 use crate::proxy::logged::{clipped, logged};
 use crate::proxy::metrics::{Metrics, Resend};
@@ -117,6 +117,8 @@ struct Reports {
 struct Accounts {
     admission: Admission,
     account: Option<Account>,
+    /// Response in the background that it asks for.
+    awaited: Option<Awaited>,
     id: Option<RequestId>,
     cost: Cost,
     /// Tokens taken from the key's minute for what is under way.
@@ -169,6 +171,7 @@ impl Record {
             accounts: Accounts {
                 admission,
                 account: None,
+                awaited: None,
                 id: None,
                 cost: Cost::default(),
                 taken_tokens: 0,
@@ -396,6 +399,11 @@ impl Record {
         self.accounts.account = account;
     }
 
+    /// Keeps the place of the account that the answer may settle.
+    pub fn awaits(&mut self, awaited: Option<Awaited>) {
+        self.accounts.awaited = awaited;
+    }
+
     /// Records that the answer has ended, whether or not its caller was still there.
     pub fn ended(&mut self, has_caller_left: bool) {
         self.has_end = true;
@@ -571,8 +579,9 @@ impl Record {
         if let Some(probe) = self.sending.probe.take().filter(|_| self.is_success()) {
             probe.accepted(self.metered.usage.and_then(|usage| usage.prompt_tokens));
         }
-        let account = self.accounts.account.take()?;
-        self.times.settling = Some(Instant::now());
+        if self.accounts.account.is_none() && self.accounts.awaited.is_none() {
+            return None;
+        }
         let ended = Ended {
             end: match self.metered.done || self.has_end {
                 true => End::Seen,
@@ -588,6 +597,9 @@ impl Record {
             total_ms: Some(millis(self.times.begun.elapsed())),
             is_replaced: false,
         };
+        let awaited = || self.accounts.awaited.take()?.take(&ended);
+        let account = self.accounts.account.take().or_else(awaited)?;
+        self.times.settling = Some(Instant::now());
         Some((account, ended))
     }
 

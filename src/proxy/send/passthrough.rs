@@ -171,13 +171,13 @@ impl Exchange for Passthrough<'_> {
         let mut outbound = self.outbound();
         let (settings, attempt) = (self.settings, &self.current);
         let model = attempt.model.clone();
-        let named = response_name(outbound.target.path());
-        let deferred = named.and_then(|name| settings.journal.deferred(self.tenant, name));
+        let named = response_name(&outbound.method, outbound.target.path());
+        let awaited = named.and_then(|name| settings.journal.awaited(self.tenant, name));
         let (origin, plan_ms) = (record.attribution(), record.plan_ms());
         let entry = JournalEntry::passed(record.caller(), &outbound, model, origin, plan_ms);
-        if deferred.is_some() {
+        if awaited.is_some() {
             outbound.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            record.account(deferred);
+            record.awaits(awaited);
         } else if let Some(mut entry) = entry {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
             let queued = Instant::now();
@@ -373,10 +373,14 @@ pub fn is_unread(method: &Method, target: &Target) -> bool {
         && matches!(endpoint, Endpoint::Route(route) if route.is_unread_conversation())
 }
 
-/// Returns the response that a path asks for.
-fn response_name(path: &str) -> Option<&str> {
+/// Returns the response that a request asks for, or ends.
+fn response_name<'p>(method: &Method, path: &'p str) -> Option<&'p str> {
     let (_, name) = path.rsplit_once("/responses/")?;
-    Some(name.strip_suffix("/cancel").unwrap_or(name))
+    match *method {
+        Method::GET => Some(name),
+        Method::POST => name.strip_suffix("/cancel"),
+        _ => None,
+    }
 }
 
 fn content_type(headers: &HeaderMap) -> &str {

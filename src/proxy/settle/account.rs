@@ -17,7 +17,7 @@ use crate::upstream::Route;
 use weir_engine::wire::allowance::searches_unasked;
 use weir_store::budget::Compaction;
 use weir_store::ledger::{DAY_MS, Flags, Intent, RequestQuery, Settlement};
-use weir_store::{StoreError, Tenant, now_ms};
+use weir_store::{StoreError, now_ms};
 
 /// Maximum number of ended processes' requests settled in one batch.
 const ORPHANS_AT_ONCE: usize = 256;
@@ -178,6 +178,7 @@ impl Journal {
             max_output_tokens: intent.max_output_tokens,
             learned_output_tokens,
             status: ended.status,
+            picture_nano_usd: self.config.models.picture_nano_usd(),
             price: self.price_after(intent, answered),
             takes_stated_cost: self.config.prices.stated,
             searches_unasked: searches_unasked(&intent.model),
@@ -194,12 +195,6 @@ impl Journal {
             settlement.flags |= Flags::CALLER_LEFT;
         }
         settlement
-    }
-
-    /// Returns the account of a response in the background, to which a request of `tenant` may have the end.
-    pub fn deferred(&self, tenant: Tenant, response: &str) -> Option<Account> {
-        let (account, ended) = self.state.deferred.take(tenant, response)?;
-        Some(Account { deferred: Some(Box::new((response.to_owned(), ended))), ..account })
     }
 
     /// Settles responses by rule that nobody has asked for in time, or all.
@@ -236,14 +231,10 @@ impl Account {
     }
 
     /// Keeps the account of a response that is not finished; returns that of any other request.
-    fn unless_deferred(mut self, ended: Ended) -> Option<(Self, Ended)> {
-        let pending =
-            ended.metered.pending.clone().filter(|_| self.intent.route == Route::Responses.name());
-        let (response, ended) = match (pending, self.deferred.take()) {
-            (Some(response), _) => (response, ended),
-            // What was asked for did not come: as before.
-            (None, Some(before)) if !ended.is_seen_success() => *before,
-            (None, _) => return Some((self, ended)),
+    fn unless_deferred(self, ended: Ended) -> Option<(Self, Ended)> {
+        let is_response = self.intent.route == Route::Responses.name();
+        let Some(response) = ended.metered.pending.clone().filter(|_| is_response) else {
+            return Some((self, ended));
         };
         let (tenant, state) = (self.intent.caller.tenant, Arc::clone(&self.journal.state));
         state.deferred.park((tenant, response), (self, ended)).err()

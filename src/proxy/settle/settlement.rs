@@ -31,6 +31,8 @@ pub struct Known<'a> {
     pub learned_output_tokens: Option<u64>,
     /// Status of the answer, if there was one.
     pub status: Option<u16>,
+    /// Most that an image by a tool of the provider costs, if known.
+    pub picture_nano_usd: Option<u64>,
     /// Price of the model, if known.
     pub price: Option<&'a Price>,
     /// Whether a cost that the provider states counts instead.
@@ -99,8 +101,13 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     let most = known.held.filter(|_| has_fee && !has_usage);
     let most_nano_usd = most.map_or(u64::MAX, |held| held.nano_usd);
     let least_nano_usd = held.map_or(0, |held| held.nano_usd);
+    let pictures_nano_usd = usage.pictures.saturating_mul(known.picture_nano_usd.unwrap_or(0));
     let computed = priced.map(|(_, _, cost)| Cost {
-        nano_usd: cost.nano_usd.max(least_nano_usd).min(most_nano_usd),
+        nano_usd: cost
+            .nano_usd
+            .saturating_add(pictures_nano_usd)
+            .max(least_nano_usd)
+            .min(most_nano_usd),
         ..cost
     });
     let stated = stated.map(|nano_usd| nano_usd.max(least_nano_usd));
@@ -151,7 +158,9 @@ fn figures(
         End::Seen if has_usage => {
             let fees = [Kind::Image, Kind::Character].map(|kind| known.price?.fee(kind));
             let is_read = known.compaction.is_some();
-            let is_apart = reported.has_images || !is_read && fees.iter().any(Option::is_some);
+            let is_apart = reported.has_images
+                || reported.pictures > 0 && known.picture_nano_usd.is_none()
+                || !is_read && fees.iter().any(Option::is_some);
             (reported, Flags::default(), known.held.filter(|_| is_apart))
         }
         // If an answer could not be read, even its length is unknown. One that failed has no more.
@@ -455,6 +464,14 @@ mod tests {
             usage.has_images = true;
         }
         assert_eq!(settle(End::Seen, &drawn, &read).cost_nano_usd, Some(9_000_000));
+        // Those of a tool have a highest price each.
+        let mut tool = metered(Some([900, 0, 5]), 20, true);
+        if let Some(usage) = &mut tool.usage {
+            usage.pictures = 2;
+        }
+        assert_eq!(settle(End::Seen, &tool, &read).cost_nano_usd, Some(9_000_000));
+        let known = Known { picture_nano_usd: Some(1_000_000), ..read };
+        assert_eq!(settle(End::Seen, &tool, &known).cost_nano_usd, Some(2_950_000));
         let whole = settle(End::Seen, &metered(Some([900, 0, 5]), 20, true), &read);
         assert_eq!(whole.cost_nano_usd, Some(950_000));
         let failed = Metered { failed: true, ..metered(None, 0, false) };

@@ -111,6 +111,8 @@ pub struct Allowance {
     pub speed_permille: u64,
     /// Most tokens of each image that a tool generates; 0 without such a tool.
     pub image_tool_tokens: u64,
+    /// Most tokens of a predicted output: what is rejected of it is billed as output, beyond its limit.
+    pub predicted_tokens: u64,
     /// Tokens of the instructions that Anthropic adds for tools.
     pub hidden_tokens: u64,
     /// Most tokens of the definitions that a search at the provider may load; 0 without one.
@@ -121,8 +123,8 @@ pub struct Allowance {
 
 /// Type of an item with declarations of tools.
 const DECLARED: &str = "\"additional_tools\"";
-/// Model of OpenAI's tool for images, if it names none.
-const IMAGE_MODEL: &str = "gpt-image-1";
+/// Model of OpenAI's tool for images, if it names none: the dearest of those that it may be.
+pub const IMAGE_MODEL: &str = "gpt-image-1";
 /// Bytes of a definition's JSON for a token.
 const DEFINITION_BYTES: u64 = 3;
 /// Tokens that Anthropic adds to a prompt with tools, and for its own tools by the beginning of their type
@@ -155,6 +157,11 @@ impl Allowance {
                 allowance.setting(name, raw, protocol);
             }
         });
+        let is_claude = |raw: &str| raw.to_ascii_lowercase().contains("claude");
+        let names_claude = members.iter().any(|(name, raw)| name == "model" && is_claude(raw));
+        if protocol != Some(Protocol::Messages) && !names_claude {
+            allowance.hidden_tokens = 0;
+        }
         let most_calls = allowance.most_calls.unwrap_or(u64::MAX);
         allowance.searches = allowance.searches.min(most_calls);
         allowance.tool_calls = allowance.tool_calls.min(most_calls);
@@ -190,6 +197,7 @@ impl Allowance {
                 self.is_elsewhere = true;
                 (self.searches, self.tool_calls) = (u64::MAX, u64::MAX);
             }
+            "prediction" => self.predicted_tokens = prompt_tokens(raw),
             "previous_response_id" | "conversation" | "container" => self.is_elsewhere = true,
             // Codex declares tools among the items.
             "input" if protocol == Some(Protocol::Responses) && raw.contains(DECLARED) => {
@@ -242,16 +250,14 @@ impl Allowance {
 
     fn tools(&mut self, raw: &str, protocol: Option<Protocol>) {
         let tools = json::elements(raw).unwrap_or_default();
-        if protocol == Some(Protocol::Messages) && !tools.is_empty() {
+        if !tools.is_empty() {
             self.hidden_tokens = TOOL_PROMPT_TOKENS;
         }
         for tool in &tools {
             self.tool(tool, protocol);
             let kind = json::member(tool, "type").and_then(json::string).unwrap_or_default();
-            if protocol == Some(Protocol::Messages) {
-                let own = HIDDEN_TOKENS.iter().find(|(start, _)| kind.starts_with(start));
-                self.hidden_tokens += own.map_or(0, |(_, tokens)| *tokens);
-            }
+            let own = HIDDEN_TOKENS.iter().find(|(start, _)| kind.starts_with(start));
+            self.hidden_tokens += own.map_or(0, |(_, tokens)| *tokens);
             let is_callers = json::member(tool, "execution") == Some("\"client\"");
             if kind.starts_with("tool_search") && !is_callers {
                 self.deferred_tokens = (raw.len() as u64).div_ceil(DEFINITION_BYTES);
@@ -529,7 +535,7 @@ pub fn searches_unasked(model: &str) -> bool {
 
 /// Tokens of a generated image of high quality, 1,536 by 1,024: the largest that OpenAI's guide lists for
 /// its first image models.
-const IMAGE_TOKENS: u64 = 6240;
+pub const IMAGE_TOKENS: u64 = 6240;
 /// Pixels of such an image.
 const IMAGE_PIXELS: u64 = 1536 * 1024;
 /// Pixels of the smallest image that models generate.
@@ -724,6 +730,10 @@ mod tests {
             r#"{"tools":[{"name":"f","input_schema":{}},{"type":"bash_20250124","name":"bash"}]}"#;
         assert_eq!(read(Protocol::Messages, anthropics).hidden_tokens, 346 + 245);
         assert_eq!(of(anthropics).hidden_tokens, 0);
+        let named = anthropics.replacen('{', r#"{"model":"anthropic/Claude-x","#, 1);
+        assert_eq!(of(&named).hidden_tokens, 346 + 245);
+        let predicted = r#"{"prediction":{"type":"content","content":"one two three"}}"#;
+        assert!(of(predicted).predicted_tokens >= 3);
     }
 
     #[test]

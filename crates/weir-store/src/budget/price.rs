@@ -208,7 +208,8 @@ impl Price {
         );
         let output =
             dearest([Kind::Output, Kind::Reasoning], &[Kind::AudioOutput, Kind::ImageOutput]);
-        let asked = most.service_tier.filter(|tier| self.is_unpriced(*tier));
+        let by_project = most.may_be_priority.then_some(ServiceTier::Priority);
+        let asked = most.service_tier.or(by_project).filter(|tier| self.is_unpriced(*tier));
         let factor = self
             .region_bound(most.region)
             .saturating_mul(asked.map_or(1, ServiceTier::factor_without_price));
@@ -266,6 +267,8 @@ pub struct Most<'a> {
     pub fixed_output_tokens: u64,
     /// Service tier that it asks for; `None` if that leaves several open.
     pub service_tier: Option<ServiceTier>,
+    /// Whether that may be priority, if it leaves several open.
+    pub may_be_priority: bool,
     /// Region that it asks for.
     pub region: Option<&'a str>,
     /// Kinds of tokens that not every request may be billed by, such as audio.

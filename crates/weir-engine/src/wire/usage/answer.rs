@@ -156,7 +156,9 @@ pub(super) struct ToolCalls {
     pub(super) others: Option<u64>,
     /// Hashes of the containers that code ran in: each is one session, however often it is used.
     containers: Vec<u64>,
-    /// Whether there is a generated image, which usage does not have either.
+    /// Generated images, which usage does not have either.
+    pictures: u64,
+    /// Whether a choice has an image.
     pub(super) has_images: bool,
 }
 
@@ -171,6 +173,7 @@ impl ToolCalls {
         add(&mut self.web_searches, other.web_searches);
         add(&mut self.others, other.others);
         other.containers.iter().for_each(|container| self.run_in(*container));
+        self.pictures = self.pictures.saturating_add(other.pictures);
         self.has_images |= other.has_images;
     }
 
@@ -196,6 +199,7 @@ impl Named {
     pub(super) fn has_calls(&mut self, calls: &ToolCalls) {
         self.web_searches = calls.web_searches.max(self.web_searches);
         self.tool_calls = calls.charged().max(self.tool_calls);
+        self.pictures = self.pictures.max(calls.pictures);
         self.has_images |= calls.has_images;
     }
 }
@@ -244,7 +248,7 @@ impl<'de> Elements<'de> for ToolCalls {
             // Their fee is one a call or a session.
             Some(r#""file_search_call""# | r#""code_interpreter_call""#) => &mut self.others,
             Some(r#""image_generation_call""#) => {
-                self.has_images = true;
+                self.pictures += 1;
                 return;
             }
             _ => return,

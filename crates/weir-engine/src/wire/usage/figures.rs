@@ -44,7 +44,9 @@ pub struct Usage {
     pub stated_nano_usd: Option<u64>,
     /// Whether a member above zero is not known: the bill may have more.
     pub has_unknown: bool,
-    /// Whether the answer has images that the figures leave out.
+    /// Images by a tool of the provider, which the figures leave out.
+    pub pictures: u64,
+    /// Whether the answer has other images that the figures leave out.
     pub has_images: bool,
 }
 
@@ -72,6 +74,7 @@ impl Usage {
             tool_calls: sum(self.tool_calls, other.tool_calls),
             stated_nano_usd: sum(self.stated_nano_usd, other.stated_nano_usd),
             has_unknown: self.has_unknown || other.has_unknown,
+            pictures: self.pictures.saturating_add(other.pictures),
             has_images: self.has_images || other.has_images,
         }
     }
@@ -116,6 +119,7 @@ pub(super) struct Named {
     /// What the caller's own provider bills for it.
     apart_nano_usd: Option<u64>,
     is_byok: bool,
+    pub(super) pictures: u64,
     pub(super) has_images: bool,
     has_unknown: bool,
 }
@@ -171,7 +175,8 @@ impl Named {
                 Some(apart) => self.stated_nano_usd.map(|own| own.saturating_add(apart)),
                 None => self.stated_nano_usd,
             },
-            has_unknown: self.has_unknown || self.has_images,
+            has_unknown: self.has_unknown || self.has_images || self.pictures > 0,
+            pictures: self.pictures,
             has_images: self.has_images,
         }
     }

@@ -834,10 +834,7 @@ mod tests {
         let end = r#"{"type":"response.completed","response":{"output":[],"usage":{"input_tokens":9,"output_tokens":4}}}"#;
         let metered = stream(&[("x", item), ("x", item), ("x", image), ("x", end)]);
         let usage = metered.usage.expect("it is reported");
-        assert_eq!(
-            (usage.web_searches, usage.has_images, usage.has_unknown),
-            (Some(2), true, true)
-        );
+        assert_eq!((usage.web_searches, usage.pictures, usage.has_unknown), (Some(2), 1, true));
     }
 
     #[test]

@@ -350,6 +350,17 @@ fn each_inference_may_read_the_whole_prompt() {
     assert_eq!(price.bound(&most).nano_usd(0), 3_000_000);
 }
 
+#[test]
+fn a_project_may_have_priority_as_its_own_tier() {
+    let mut price = Price::parse("in 1 out 10").expect("a price");
+    let most = Most { prompt_tokens: 1000, may_be_priority: true, ..Most::default() };
+    assert_eq!(price.bound(&most).nano_usd(100), 4_000_000);
+    let flex = Most { service_tier: Some(ServiceTier::Flex), ..most };
+    assert_eq!(price.bound(&flex).nano_usd(100), 2_000_000);
+    price.service_tiers.push((ServiceTier::Priority, Rates::of_tokens(1_500_000_000, 1)));
+    assert_eq!(price.bound(&most).nano_usd(100), 2_500_000);
+}
+
 proptest! {
     #[test]
     fn a_bill_is_the_exact_sum_rounded_up(figures in figures(), rising in rising()) {
