@@ -209,10 +209,21 @@ fn shown(args: &VerifyArgs, outcome: &Outcome) -> String {
         checked.messages,
         fates(checked),
     );
-    for Problem { kind, message, rule } in &checked.problems {
-        let place = message.map_or_else(String::new, |message| format!("message {message}: "));
-        text.push_str(&format!("  {place}{}", kind.text()));
-        if let Some(rule) = rule {
+    let continues = |one: &Problem, next: &Problem| {
+        one.kind == next.kind
+            && one.rule.is_none()
+            && next.rule.is_none()
+            && one.message.is_some_and(|own| next.message == Some(own + 1))
+    };
+    for run in checked.problems.chunk_by(continues) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let place = match (first.message, last.message) {
+            (Some(first), Some(last)) if first < last => format!("messages {first}-{last}: "),
+            (Some(message), _) => format!("message {message}: "),
+            (None, _) => String::new(),
+        };
+        text.push_str(&format!("  {place}{}", first.kind.text()));
+        if let Some(rule) = &first.rule {
             text.push_str(&format!(" ({}): {}", rule.digest, safe_lines(&rule.text)));
         }
         text.push('\n');

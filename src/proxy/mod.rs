@@ -112,7 +112,7 @@ impl Proxy {
     pub async fn handle(&self, request: ChatRequest) -> Result<Response<Body>, ProxyError> {
         let (own, presence) = (self.clone(), Arc::new(Presence::default()));
         let attended = Arc::clone(&presence);
-        let handling = async move { own.handled(request, attended).await };
+        let handling = Box::pin(async move { own.handled(request, attended).await });
         Attended::new(handling, presence, &self.runtime.drains).await
     }
 
@@ -240,7 +240,7 @@ impl Proxy {
         }
         let (own, presence) = (self.clone(), Arc::new(Presence::default()));
         let attended = Arc::clone(&presence);
-        let handling = async move { own.passed(pass, attended).await };
+        let handling = Box::pin(async move { own.passed(pass, attended).await });
         Attended::new(handling, presence, &self.runtime.drains).await
     }
 

@@ -51,6 +51,8 @@ const DEPLOYMENTS: &str = "/openai/deployments/";
 pub struct Base {
     /// Scheme, host and port, without a trailing slash.
     origin: String,
+    /// The same, with an empty path.
+    at_origin: Url,
     host: String,
     port: u16,
     /// The base's path without a trailing slash; endpoints are appended to it.
@@ -110,8 +112,12 @@ impl Base {
             Some(name) => Some(decoded_text(name).ok_or(BaseError::Deployment)?),
             None => None,
         };
+        let mut at_origin = url.clone();
+        at_origin.set_path("");
+        at_origin.set_query(None);
         Ok(Self {
             origin: url.origin().ascii_serialization(),
+            at_origin,
             host: url.host_str().unwrap_or_default().to_owned(),
             port: url.port_or_known_default().unwrap_or_default(),
             root_bytes: root(path).len(),
@@ -182,11 +188,16 @@ impl Base {
 
     /// Builds the URL of a path and query under this base's origin, if they remain unchanged in it.
     fn joined(&self, path_and_query: &str) -> Result<Url, TargetError> {
-        let text = format!("{}{path_and_query}", self.origin);
-        match Url::parse(&text) {
-            Ok(url) if url.as_str() == text && url.fragment().is_none() => Ok(url),
-            _ => Err(TargetError::Altered),
-        }
+        // The host is not parsed again for each request.
+        let mut url = self.at_origin.clone();
+        let (path, query) = match path_and_query.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (path_and_query, None),
+        };
+        url.set_path(path);
+        url.set_query(query);
+        let kept = url.as_str().strip_prefix(&self.origin);
+        if kept == Some(path_and_query) { Ok(url) } else { Err(TargetError::Altered) }
     }
 }
 

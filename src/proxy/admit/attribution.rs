@@ -11,7 +11,7 @@ use http::HeaderMap;
 use http::header::USER_AGENT;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::class::{RequestClass, TURN_METADATA, metadata};
+use super::class::{Labels, RequestClass, TURN_METADATA, metadata};
 use weir_engine::wire::{Request, agents, json};
 use weir_store::ledger::{Attribution, sanitise};
 use weir_store::{SECRET_BYTES, Tenant};
@@ -43,7 +43,8 @@ const DERIVED_BYTES: usize = 8;
 
 /// Reads the labels in a request's headers.
 pub fn from_headers(headers: &HeaderMap) -> Attribution {
-    let text = |name: &str| headers.get(name).and_then(|value| label(value.to_str().ok()?));
+    let labels = Labels::of(headers);
+    let text = |name: &str| labels.get(name).and_then(label);
     let stated = CONVERSATION.into_iter().find_map(text);
     let described = || text(TURN_METADATA).and_then(|raw| label(&metadata(&raw, "session_id")?));
     let parent = PARENT.into_iter().find_map(text);
@@ -53,7 +54,7 @@ pub fn from_headers(headers: &HeaderMap) -> Attribution {
     Attribution {
         conversation: stated.or_else(described),
         agent: agent.or_else(|| text("x-openai-subagent")).or_else(|| program(headers)),
-        class: RequestClass::from_headers(headers).map(|class| class.name().to_owned()),
+        class: RequestClass::from_labels(&labels).map(|class| class.name().to_owned()),
         parent,
     }
 }

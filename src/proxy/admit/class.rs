@@ -51,7 +51,12 @@ impl RequestClass {
     /// the kind of a request in `x-codex-turn-metadata`, and that of a subagent in
     /// `x-openai-subagent` (`codex-rs/core/src/responses_metadata.rs` in `openai/codex`).
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
-        let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+        Self::from_labels(&Labels::of(headers))
+    }
+
+    /// Returns the class that these headers state; `None` if they state none.
+    pub(super) fn from_labels(labels: &Labels<'_>) -> Option<Self> {
+        let text = |name: &str| labels.get(name).map(str::trim);
         let has = |name: &str| text(name).is_some_and(|value| !value.is_empty());
         if let Some(class) = text("x-claude-code-request-class") {
             return Self::from_name(class).or((class == "workflow").then_some(Self::Subagent));
@@ -66,6 +71,26 @@ impl RequestClass {
             (Some("turn"), _) => Some(Self::Main),
             _ => None,
         }
+    }
+}
+
+/// Headers of a request that may label it, as texts. Most requests have none, and some thirty names are looked up.
+pub(super) struct Labels<'h>(Vec<(&'h str, &'h str)>);
+
+impl<'h> Labels<'h> {
+    /// Collects them in one pass.
+    pub(super) fn of(headers: &'h HeaderMap) -> Self {
+        let may_label = |name: &str| match name.strip_prefix("x-") {
+            Some(own) => !own.starts_with("stainless-"),
+            None => ["session", "thread", "conversation"].iter().any(|own| name.starts_with(own)),
+        };
+        let own = headers.iter().filter(|(name, _)| may_label(name.as_str()));
+        Self(own.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))).collect())
+    }
+
+    /// Returns the first value of a header.
+    pub(super) fn get(&self, name: &str) -> Option<&'h str> {
+        self.0.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
     }
 }
 

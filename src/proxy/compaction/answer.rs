@@ -43,8 +43,8 @@ pub async fn compacted(
         job.asked.compaction = Some(AskedCompaction::Now);
     }
     let mut planned = settings.planner.plan_job(&job).await?;
-    let (headers, tenant) = (&request.headers, request.caller.tenant);
-    let mut origin = settings.journal.attribute(headers, tenant, &planned.labels);
+    let (stated, tenant) = (record.attribution(), request.caller.tenant);
+    let mut origin = settings.journal.complete(&stated, tenant, &planned.labels);
     origin.class = Some(RequestClass::Compaction.name().to_owned());
     record.attributed(origin);
     record.planned(&planned);

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use self::at_hand::AtHand;
 pub(super) use self::options::policy_name;
 use self::options::{
-    adapt, asks_usage, binds, cached_permille, class, encoding, has_no_list, is_side, mode,
+    adapt, asks_usage, cached_permille, class, encoding, has_no_list, is_side, mode,
     most_output_tokens, of_model, operator_tokens, prefetch, provider_decides, requested_model,
     shortens,
 };

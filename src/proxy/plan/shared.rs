@@ -87,7 +87,7 @@ impl Shared {
 
     pub(super) fn warn_once(&self, model: &str, entry: &config::ModelEntry) {
         let Ok(mut warned) = self.state.warned.lock() else { return };
-        if !self.state.warns {
+        if !self.state.warns || model.is_empty() {
             return;
         }
         let model = shown(model);

@@ -12,7 +12,8 @@ use crate::proxy::error::ProxyError;
 use crate::proxy::record::Presence;
 use crate::upstream::Body;
 
-type Handling = Pin<Box<dyn Future<Output = Result<Response<Body>, ProxyError>> + Send>>;
+/// Large, and moved as a pointer.
+pub type Handling = Pin<Box<dyn Future<Output = Result<Response<Body>, ProxyError>> + Send>>;
 
 /// Handling of a request up to the head of its answer. If it is dropped before, because the caller has
 /// left, and an upstream has the request, the drains take it over.
@@ -25,12 +26,8 @@ pub struct Attended {
 
 impl Attended {
     /// Creates the handling of a request whose record has this `presence`.
-    pub fn new(
-        handling: impl Future<Output = Result<Response<Body>, ProxyError>> + Send + 'static,
-        presence: Arc<Presence>,
-        drains: &Drains,
-    ) -> Self {
-        Self { handling: Some(Box::pin(handling)), presence, drains: drains.clone() }
+    pub fn new(handling: Handling, presence: Arc<Presence>, drains: &Drains) -> Self {
+        Self { handling: Some(handling), presence, drains: drains.clone() }
     }
 }
 

@@ -170,20 +170,20 @@ impl Relay {
         let is_complete = self.record.outcome == Outcome::Complete;
         let id = self.record.id();
         let keep = self.keeping.take().map(|keeping| keeping.end(is_complete, id));
-        let settle = self.record.end().map(|(account, ended)| account.settle(ended));
-        match (settle, keep) {
-            (None, None) => None,
-            (Some(settle), None) => Some(Box::pin(settle)),
-            (settle, Some(keep)) => Some(Box::pin(async move {
-                let settled = async {
-                    match settle {
-                        Some(settle) => settle.await,
-                        None => Cost::default(),
-                    }
-                };
-                tokio::join!(settled, keep).0
-            })),
-        }
+        let settle = self.record.end().map(|(account, ended)| -> Written {
+            // Large, and moved as a pointer.
+            Box::pin(account.settle(ended))
+        });
+        let Some(keep) = keep else { return settle };
+        Some(Box::pin(async move {
+            let settled = async {
+                match settle {
+                    Some(settle) => settle.await,
+                    None => Cost::default(),
+                }
+            };
+            tokio::join!(settled, keep).0
+        }))
     }
 }
 

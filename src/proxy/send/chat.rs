@@ -48,8 +48,8 @@ impl<'a> Chat<'a> {
         let route = asked.map_or(routes.unmatched(), |model| routes.find(model));
         let mut larger = route.larger().map(|(model, when)| (model.to_owned(), when));
         let current = choose(settings, &request, &mut larger).await?;
-        let (headers, tenant) = (&request.headers, request.caller.tenant);
-        let mut origin = settings.journal.attribute(headers, tenant, &current.planned.labels);
+        let (stated, tenant) = (record.attribution(), request.caller.tenant);
+        let mut origin = settings.journal.complete(&stated, tenant, &current.planned.labels);
         if let Some(class) = current.planned.class {
             origin.class = Some(class.name().to_owned());
         }

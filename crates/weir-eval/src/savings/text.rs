@@ -52,7 +52,7 @@ impl Savings {
         }
         text.push('\n');
         let basis = match self.reported_requests {
-            0 => "Usage is computed: the transcripts have none.".to_owned(),
+            0 => "Usage is computed: the files report none, or no cached tokens.".to_owned(),
             all if all == self.requests => "Usage is as the providers reported it.".to_owned(),
             some => format!("Usage is as reported for {some}, computed for the others."),
         };

@@ -69,7 +69,9 @@ fn nested(text: &str, number: usize, protocol: Option<Protocol>, wrappers: u8) -
     }
     if line.messages.or(line.input).is_some() {
         let protocol = protocol.unwrap_or_else(|| Protocol::recognise(text));
-        let is_request = line.id.is_none() && line.model.is_some();
+        // Without a name, one that waits for an answer is a request. Others are whole conversations.
+        let list = line.messages.or(line.input);
+        let is_request = line.id.is_none() && list.is_some_and(|raw| !ends_with_answer(raw.get()));
         let body = text.to_owned();
         let exchanges = if is_request { vec![line.exchange()] } else { Vec::new() };
         return Some(Recorded { id, protocol, body, is_request, exchanges, ..Recorded::default() });
@@ -85,6 +87,13 @@ fn nested(text: &str, number: usize, protocol: Option<Protocol>, wrappers: u8) -
         exchange.at_ms = exchange.at_ms.or(own.at_ms);
     }
     Some(Recorded { id, is_request: true, exchanges: vec![exchange], ..found })
+}
+
+/// Whether a list of messages ends with one of the assistant's.
+fn ends_with_answer(list: &str) -> bool {
+    let last = json::elements(list).and_then(|all| all.last().copied());
+    let role = last.and_then(|raw| json::member(raw, "role")).and_then(json::string);
+    role.is_some_and(|role| role == "assistant")
 }
 
 impl Line<'_> {

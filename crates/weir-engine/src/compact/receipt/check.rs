@@ -94,7 +94,9 @@ impl ProblemKind {
         match self {
             Self::Unsupported => "the receipt has another version or protocol",
             Self::Missing => "the transcript ends before this message",
-            Self::DigestMismatch => "the message is not the one of the receipt",
+            Self::DigestMismatch => {
+                "the message is not the one of the receipt (was the file re-formatted?)"
+            }
             Self::NotVerbatim => "an excerpt is not word for word in the message",
             Self::UnknownLines => "a note has lines that are in no message it names",
             Self::UnlistedLostRule => "a rule was lost, and the receipt does not list it",
