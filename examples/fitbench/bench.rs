@@ -1,5 +1,5 @@
 //! A run of FitBench: plays each case turn by turn through each proxy at each limit, and adds up what
-//! `weir_eval::fitbench` finds.
+//! `weir_bench` finds.
 //!
 //! Root of one module tree: the example's `main.rs` runs it as a command and the integration tests include
 //! it in their own. It knows proxies by their HTTP interface alone.
@@ -15,10 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_bench::bounds::Bound;
+use weir_bench::scores::{Decay, Results, Row};
+use weir_bench::{Case, Planted, Scores, generated};
 use weir_eval::Budget;
-use weir_eval::fitbench::bounds::Bound;
-use weir_eval::fitbench::scores::{Decay, Results, Row};
-use weir_eval::fitbench::{Case, Planted, Scores, generated};
 
 use play::{Player, Times};
 use progress::Progress;

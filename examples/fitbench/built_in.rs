@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 use serde_json::{Value, json};
-use weir_eval::fitbench::Case;
+use weir_bench::Case;
 
 const SAMPLE: &[u8] = include_bytes!("../../tests/data/traces/sample.jsonl.gz");
 const DIALOGUES: [(&str, &str); 2] = [

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::json;
+use weir_bench::{Planted, bounds, page, scores};
 use weir_eval::Budget;
-use weir_eval::fitbench::{Planted, bounds, page, scores};
 
 use bench::{Event, Kind, Outcome, Plan, Proxy, cleanup};
 

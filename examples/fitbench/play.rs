@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_eval::fitbench::{self, Asked, Case, Course, Missing, Scores};
+use weir_bench::{Asked, Case, Course, Missing, Scores};
 
 use super::process::{Folder, Running, Start};
 use super::upstream::{Kind as SeenKind, Seen, Turn, Upstream};
@@ -104,7 +104,7 @@ impl<'a> Player<'a> {
     ) -> Result<Scores, String> {
         let asked = Asked::new(case.clone());
         let mut course = Course::new(&asked, limit_tokens);
-        let mut extra = fitbench::scores::ExtraCalls::default();
+        let mut extra = weir_bench::scores::ExtraCalls::default();
         let (mut added_ms, mut compaction_ms) = (Vec::new(), Vec::new());
         let mut judged: Vec<(usize, Bytes)> = Vec::new();
         let mut lacking: Vec<(usize, Vec<Missing>)> = Vec::new();
@@ -133,7 +133,7 @@ impl<'a> Player<'a> {
             }
             let body = exchange.body;
             let offers_recall =
-                body.as_ref().is_some_and(|body| fitbench::recall_tool(body, case).is_some());
+                body.as_ref().is_some_and(|body| weir_bench::recall_tool(body, case).is_some());
             offered.extend(missing.iter().map(|_| offers_recall));
             if offers_recall && !missing.is_empty() {
                 lacking.push((place, missing));
@@ -241,7 +241,7 @@ impl<'a> Player<'a> {
         place: usize,
         limit_tokens: u64,
         wanted: Vec<Missing>,
-        extra: Option<&mut fitbench::scores::ExtraCalls>,
+        extra: Option<&mut weir_bench::scores::ExtraCalls>,
     ) -> Exchange {
         let nothing = Exchange { body: None, elapsed_ms: None };
         let Some((running, _)) = &self.instances[number] else { return nothing };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weir_bench::{Case, Planted};
 use weir_eval::Budget;
-use weir_eval::fitbench::{Case, Planted};
 
 use super::{DECAY_LIMIT, Kind, Plan, Proxy};
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
-use weir_eval::fitbench::{self, Case, Counts, MODEL, Missing};
+use weir_bench::{Case, Counts, MODEL, Missing};
 
 const MAX_BODY_BYTES: usize = 256 << 20;
 /// Maximum words of a summary.
@@ -168,7 +168,7 @@ async fn answer(
         let mut scene = locked(&scene);
         let input_tokens = scene.counts.request_tokens(&body);
         let (kind, message) = scene.answer(&body);
-        let output_tokens = fitbench::message_tokens(&message.to_string()).unwrap_or_default();
+        let output_tokens = weir_bench::message_tokens(&message.to_string()).unwrap_or_default();
         scene.seen.push(Seen { kind, body: body.clone(), at, input_tokens, output_tokens });
         scene.answers += 1;
         ((message, scene.answers, output_tokens), input_tokens)
@@ -186,7 +186,7 @@ impl Scene {
         let results = recall_results(body);
         let kind = if !results.is_empty() {
             Kind::Recall
-        } else if fitbench::is_of_client(body, last) {
+        } else if weir_bench::is_of_client(body, last) {
             Kind::Client
         } else {
             return (Kind::Extra, summary(body));
@@ -196,7 +196,7 @@ impl Scene {
                 *found |= wanted.is_in(result);
             }
         }
-        let calls = match fitbench::recall_tool(body, &turn.case) {
+        let calls = match weir_bench::recall_tool(body, &turn.case) {
             Some(tool) if self.rounds < MOST_ROUNDS => self.calls(body, tool, &turn.wanted),
             _ => Vec::new(),
         };

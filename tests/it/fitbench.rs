@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use program::bench::{self, Kind, Outcome, Plan, Proxy};
+use weir_bench::scores::Row;
+use weir_bench::{bounds, generated};
 use weir_eval::Budget;
-use weir_eval::fitbench::scores::Row;
-use weir_eval::fitbench::{bounds, generated};
 
 /// Runs these proxies over a small set.
 async fn run(proxies: Vec<Proxy>, limits: &[Budget]) -> Outcome {

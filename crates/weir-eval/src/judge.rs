@@ -11,7 +11,7 @@ use weir_engine::wire::Role;
 const CONTEXT_CHARACTERS: usize = 30;
 
 /// State of one conversation under one policy at one budget.
-pub(crate) struct Judge<'a> {
+pub struct Judge<'a> {
     conversation: &'a Conversation,
     questions: &'a Questions,
     budget_tokens: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Judge<'a> {
 
 /// Tools of a request, as far as they cost. Without any, the bill is that of the messages.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tools {
+pub struct Tools {
     pub sent_tokens: u64,
     /// Those of the client's own request.
     pub full_tokens: u64,
@@ -62,7 +62,7 @@ pub struct Lost {
 
 impl<'a> Judge<'a> {
     /// Starts a conversation at a budget.
-    pub(crate) fn new(
+    pub fn new(
         conversation: &'a Conversation,
         questions: &'a Questions,
         budget_tokens: u64,
@@ -85,7 +85,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Judges the request of turn `place` as it was sent.
-    pub(crate) fn judge(&mut self, place: usize, sent: &[Piece]) {
+    pub fn judge(&mut self, place: usize, sent: &[Piece]) {
         let conversation = self.conversation;
         let full_tokens = conversation.full_tokens(conversation.turns[place]);
         let sent_tokens = sent.iter().map(|piece| piece.tokens(conversation)).sum();
@@ -107,7 +107,7 @@ impl<'a> Judge<'a> {
 
     /// Judges a request that did not arrive: nothing of it can be read, it costs nothing, and the next one
     /// continues from the one before it.
-    pub(crate) fn judge_lost(&mut self, place: usize) {
+    pub fn judge_lost(&mut self, place: usize) {
         self.tally.requests += 1;
         self.judge_content(place, &[], 0);
     }
@@ -300,7 +300,7 @@ fn faults(
     })
 }
 
-pub(crate) fn is_paired(messages: &[&Message]) -> bool {
+pub fn is_paired(messages: &[&Message]) -> bool {
     let mut open: Vec<&str> = Vec::new();
     for message in messages {
         if message.role == Role::Tool {

@@ -8,8 +8,7 @@
 //! [`savings`] bills the requests that conversations really had, by their models' prices, and the same requests
 //! under limits.
 //!
-//! [`fitbench`] judges the requests of any proxy by the same measures, as they reach an upstream; the
-//! example `fitbench` of the package `weir` plays the conversations.
+//! The crate `weir-bench` judges the requests of any proxy by the same measures.
 
 #![warn(unreachable_pub)]
 
@@ -17,21 +16,20 @@ pub mod baseline;
 pub mod bill;
 pub mod conversation;
 mod engine;
-pub mod fitbench;
 mod grams;
 pub mod html;
-mod judge;
-mod questions;
+pub mod judge;
+pub mod questions;
 pub mod recorded;
 pub mod report;
 mod retold;
 pub mod savings;
-mod sent;
+pub mod sent;
 pub mod show;
 pub mod summaries;
 pub mod table;
 pub mod tally;
-mod text;
+pub mod text;
 mod transcripts;
 mod values;
 
@@ -74,7 +72,7 @@ impl Budget {
     }
 
     /// Returns a conversation's budget in tokens; `None` if the conversation is too short for it.
-    fn tokens(self, conversation: &Conversation) -> Option<u64> {
+    pub fn tokens(self, conversation: &Conversation) -> Option<u64> {
         let last = conversation.last_request_tokens();
         match self {
             Self::Percent(percent) => Some(last * percent / 100).filter(|tokens| *tokens > 0),

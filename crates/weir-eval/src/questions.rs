@@ -19,7 +19,7 @@ const SHORT_USER_TOKENS: u64 = 120;
 const ACTION_CHARACTERS: usize = 120;
 
 /// Items to search for in the requests of one conversation.
-pub(crate) struct Questions {
+pub struct Questions {
     pub needles: Vec<Needle>,
     /// Five-token sequences in answers.
     pub grams: Vec<Gram>,
@@ -32,21 +32,21 @@ pub(crate) struct Questions {
 }
 
 /// Text to search for by whole words.
-pub(crate) struct Needle {
+pub struct Needle {
     pub text: String,
     /// Its occurrences in the conversation, in order.
     pub places: Vec<Place>,
 }
 
 /// Five-token sequence, with the messages that contain it.
-pub(crate) struct Gram {
+pub struct Gram {
     pub run: u64,
     pub messages: Vec<u32>,
 }
 
 /// Occurrence of a needle.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub struct Place {
     pub message: u32,
     /// Index of the message's text, and the byte offset in it.
     pub text: u32,
@@ -55,14 +55,14 @@ pub(crate) struct Place {
 
 /// Items that the answer to one request took from further back.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub struct Turn {
     pub references: Vec<Reference>,
     /// Indices into [`Questions::grams`].
     pub grams: Vec<u32>,
 }
 
 /// Value that the answer uses and that appears only before the last messages of the conversation.
-pub(crate) struct Reference {
+pub struct Reference {
     pub needle: u32,
     /// The first user message does not contain it either.
     pub is_deep: bool,
@@ -93,7 +93,7 @@ impl Numbers {
 
 impl Questions {
     /// Finds all items in a conversation.
-    pub(crate) fn new(conversation: &Conversation) -> Self {
+    pub fn new(conversation: &Conversation) -> Self {
         let messages = &conversation.messages;
         let mut numbers = Numbers::default();
         let mut used: Vec<Vec<u32>> = Vec::with_capacity(conversation.turns.len());

@@ -85,7 +85,7 @@ pub(crate) fn is_bounded(text: &str, start: usize, end: usize) -> bool {
 }
 
 /// Returns the positions of `needle` in `text` as whole words.
-pub(crate) fn find_all<'t>(text: &'t str, needle: &'t str) -> impl Iterator<Item = usize> + 't {
+pub fn find_all<'t>(text: &'t str, needle: &'t str) -> impl Iterator<Item = usize> + 't {
     text.match_indices(needle)
         .map(|(start, _)| start)
         .filter(move |start| is_bounded(text, *start, start + needle.len()))

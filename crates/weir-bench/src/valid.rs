@@ -1,14 +1,14 @@
 //! Rules of a valid request, for messages of chat completions. The client's own conversation is the
 //! standard: a form that it has is not a fault.
 
-use crate::conversation::{Conversation, Message};
-use crate::judge::is_paired;
-use crate::text::Text;
 use weir_engine::wire::Role;
+use weir_eval::conversation::{Conversation, Message};
+use weir_eval::judge::is_paired;
+use weir_eval::text::Text;
 
 /// Rule that a request breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Problem {
+pub(crate) enum Problem {
     /// A message that cannot be read, or none at all.
     Unreadable,
     /// A call without its result behind it, or a result without its call.
@@ -24,7 +24,7 @@ pub(super) enum Problem {
 }
 
 /// Returns the first rule that a request breaks.
-pub(super) fn problem(
+pub(crate) fn problem(
     conversation: &Conversation,
     length: usize,
     sent: &[&Message],

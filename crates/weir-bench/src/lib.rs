@@ -21,12 +21,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Budget;
-use crate::conversation::{Conversation, MEASURE, Message};
-use crate::questions::Questions;
-use crate::text::Text;
 use edits::Edit;
 use weir_engine::tokens::tools;
+use weir_eval::Budget;
+use weir_eval::conversation::{Conversation, MEASURE, Message};
+use weir_eval::questions::Questions;
+use weir_eval::text::Text;
 
 pub use course::{Course, Missing};
 pub use scores::Scores;

@@ -3,8 +3,8 @@
 
 use super::scores::{Decay, Row};
 use super::{Asked, Case, Planted, edits};
-use crate::conversation::Message;
 use weir_engine::wire::Role;
+use weir_eval::conversation::Message;
 
 /// Text of messages that the oracle keeps only for their place.
 const EMPTIED: &str = "-";
@@ -189,9 +189,9 @@ fn call_of(messages: &[Message], index: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scores::{Results, Scores};
     use super::*;
-    use crate::tally::Share;
+    use crate::scores::{Results, Scores};
+    use weir_eval::tally::Share;
 
     #[test]
     fn a_bound_that_does_not_hold_is_listed() {

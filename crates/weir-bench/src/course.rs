@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::scores::{MOST_DECAY, Scores};
 use super::valid::{self, Problem};
 use super::{Asked, Plant, Planted, edits, forwarded, tools_tokens};
-use crate::conversation::Message;
-use crate::judge::{Judge, Tools};
-use crate::sent::{Other, Piece};
-use crate::text::{self, Border};
+use weir_eval::conversation::Message;
+use weir_eval::judge::{Judge, Tools};
+use weir_eval::sent::{Other, Piece};
+use weir_eval::text::{self, Border};
 
 /// Characters of context around a value, as the measure of context has them.
 const CONTEXT_CHARACTERS: usize = 30;
@@ -332,13 +332,13 @@ fn lone_text(value: &Value) -> Option<&Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bounds::Bound;
-    use super::super::{Case, generated};
+    use crate::bounds::Bound;
+    use crate::{Case, generated};
     use std::sync::Arc;
 
     use super::*;
-    use crate::Budget;
-    use crate::tally::Recall;
+    use weir_eval::Budget;
+    use weir_eval::tally::Recall;
 
     /// Plays a case through a bound.
     fn played(case: &Arc<Case>, bound: Bound, budget: Budget) -> Scores {

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::conversation::{Conversation, Message};
-use crate::sent::Other;
-use crate::text::Text;
+use weir_eval::conversation::{Conversation, Message};
+use weir_eval::sent::Other;
+use weir_eval::text::Text;
 
 /// Parts of the names of tools that change files.
 const EDITING: [&str; 7] = ["edit", "write", "create", "replace", "patch", "insert", "append"];
@@ -28,7 +28,7 @@ const LINE_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=160;
 
 /// Edit of a file.
 #[derive(Debug)]
-pub(super) struct Edit {
+pub(crate) struct Edit {
     /// Message with the call.
     pub message: usize,
     pub path: String,
@@ -41,7 +41,7 @@ pub(super) struct Edit {
 
 impl Edit {
     /// Whether both path and line can be read in the messages kept whole, or in the others.
-    pub(super) fn is_readable(&self, is_kept: &[bool], others: &[&Other]) -> bool {
+    pub(crate) fn is_readable(&self, is_kept: &[bool], others: &[&Other]) -> bool {
         let shows = |places: &[usize], text: &str| {
             places.iter().any(|place| is_kept[*place]) || others.iter().any(|own| own.says(text))
         };
@@ -50,7 +50,7 @@ impl Edit {
 }
 
 /// Returns all edits of a conversation, in order.
-pub(super) fn of(conversation: &Conversation) -> Vec<Edit> {
+pub(crate) fn of(conversation: &Conversation) -> Vec<Edit> {
     let messages = &conversation.messages;
     let holding = |text: &str| -> Vec<usize> {
         let holds = |message: &Message| message.texts.iter().any(|own| own.text.contains(text));
@@ -67,7 +67,7 @@ pub(super) fn of(conversation: &Conversation) -> Vec<Edit> {
 }
 
 /// Returns the newest edit of each file among the first `length` messages.
-pub(super) fn last(edits: &[Edit], length: usize) -> Vec<&Edit> {
+pub(crate) fn last(edits: &[Edit], length: usize) -> Vec<&Edit> {
     let mut newest: Vec<&Edit> = Vec::new();
     for edit in edits.iter().take_while(|edit| edit.message < length) {
         newest.retain(|own| own.path != edit.path);

@@ -445,7 +445,7 @@ mod tests {
             };
             assert!(plants.len() >= DEPTHS);
             for plant in plants {
-                let holding = |message: &crate::conversation::Message| {
+                let holding = |message: &weir_eval::conversation::Message| {
                     message.texts.iter().any(|text| text.text.contains(&plant.text))
                 };
                 let messages = &case.conversation.messages;

@@ -154,8 +154,8 @@ fn rule(columns: usize, texts: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fitbench::scores::Results;
-    use crate::tally::Share;
+    use crate::scores::Results;
+    use weir_eval::tally::Share;
 
     #[test]
     fn each_line_has_all_columns() {

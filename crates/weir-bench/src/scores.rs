@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::bill::CacheRules;
-use crate::tally::{self, Recall, Share, Tally};
+use weir_eval::bill::CacheRules;
+use weir_eval::tally::{self, Recall, Share, Tally};
 
 /// Steps of growth past the limit at which planted facts are looked for.
 pub const MOST_DECAY: usize = 5;
