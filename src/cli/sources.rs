@@ -333,20 +333,6 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_goes_before_the_file_by_either_name() {
-        let file = Temporary::new("names.toml", "[context.advanced]\nsoft = 0.9");
-        let variables = |all: &[(&str, &str)]| figment(Some(&file.0), None, env(all), []);
-        let old = ("WEIR_CONTEXT__SOFT", "0.8");
-        let config = loaded(variables(&[old]));
-        assert_eq!(config.context.policy.zones.soft_permille, 800);
-        assert_eq!(
-            problems(variables(&[old, ("WEIR_CONTEXT__ADVANCED__SOFT", "0.8")])),
-            ["context.soft (WEIR_CONTEXT__SOFT): is the old name of context.advanced.soft, which \
-              is set too; keep one of them"]
-        );
-    }
-
-    #[test]
     fn a_problem_says_which_source_it_is_from() {
         let file =
             Temporary::new("origin.toml", "[log]\nlevel = 7\n[server]\nmax_messages = \"9\"");

@@ -18,8 +18,6 @@ pub struct Budgets {
     pub wait_ms: u64,
     /// Handling of requests while the state of a budget is unknown.
     pub on_failure: OnFailure,
-    /// URL to post warnings to; empty for none.
-    pub webhook_url: String,
 }
 
 /// Reads `[budgets]`.
@@ -30,19 +28,6 @@ pub(super) fn read(reader: &mut Reader) -> Budgets {
         clamp: keys.get("clamp"),
         wait_ms: keys.get("wait_ms"),
         on_failure: keys.get("on_failure"),
-        webhook_url: keys.text("webhook_url", |text| match text.trim() {
-            "" => Ok(String::new()),
-            text => web_url(text),
-        }),
-    }
-}
-
-/// Parses a URL to post to. The text is not repeated in the error: it may hold a secret.
-pub(super) fn web_url(text: &str) -> Result<String, String> {
-    let is_web = text.starts_with("https://") || text.starts_with("http://");
-    match text.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some()) && is_web {
-        true => Ok(text.to_owned()),
-        false => Err("is not a URL to post to; write it as https://HOST/PATH".to_owned()),
     }
 }
 

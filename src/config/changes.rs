@@ -8,8 +8,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 
 pub use super::keys::Effect;
 use super::keys::effect;
-use super::reader::label;
-use super::renamed::{Renamed, find, put};
+use super::reader::{label, merged};
 use Effect::Restart;
 
 /// A key, split into its parts.
@@ -35,11 +34,10 @@ const ROWS: &[(&str, &str, bool)] = &[
 /// Lists the keys that differ between `old` and `new`, both as merged from their sources. An added
 /// or removed row is one change.
 pub fn changes(old: &Figment, new: &Figment) -> Vec<Change> {
-    let (Ok(old), Ok(new)) = (Renamed::new(old), Renamed::new(new)) else { return Vec::new() };
-    let differing = differing(&old.root, &new.root).into_iter();
-    let name = |path: &Path| new.as_written(label(&parts(path)));
-    differing
-        .map(|((path, what), effect)| Change { key: name(&path) + what.said(), effect })
+    let (Ok(old), Ok(new)) = (merged(old), merged(new)) else { return Vec::new() };
+    differing(&old, &new)
+        .into_iter()
+        .map(|((path, what), effect)| Change { key: label(&parts(&path)) + what.said(), effect })
         .collect()
 }
 
@@ -209,7 +207,35 @@ fn fits(pattern: &str, path: &[&str]) -> Option<usize> {
 }
 
 fn dict(figment: &Figment) -> Dict {
-    Renamed::new(figment).map(|renamed| renamed.root).unwrap_or_default()
+    merged(figment).unwrap_or_default()
+}
+
+/// Returns the value at `path`.
+fn find<'a>(dict: &'a Dict, path: &[&str]) -> Option<&'a Value> {
+    let (last, tables) = path.split_last()?;
+    tables.iter().try_fold(dict, |dict, part| dict.get(*part)?.as_dict())?.get(*last)
+}
+
+/// Sets or removes the value at `path`; returns whether its tables are tables.
+fn put(dict: &mut Dict, path: &[&str], value: Option<Value>) -> bool {
+    match (path, value) {
+        ([], _) => false,
+        ([last], Some(value)) => {
+            dict.insert((*last).to_owned(), value);
+            true
+        }
+        ([last], None) => {
+            dict.remove(*last);
+            true
+        }
+        ([first, rest @ ..], value) => {
+            let table = dict.entry((*first).to_owned()).or_insert_with(|| Dict::new().into());
+            match table {
+                Value::Dict(_, table) => put(table, rest, value),
+                _ => false,
+            }
+        }
+    }
 }
 
 /// Formats a value independent of its source: `9` from a variable equals 9 from a file.
@@ -283,9 +309,9 @@ mod tests {
             ),
             (
                 "",
-                "[policies.mine]\nlow = 0.5\ncache_tier_requests = 1",
+                "[policies.mine]\nlow = 0.5\nadvanced.cache_tier_requests = 1",
                 &[
-                    ("policies.mine.cache_tier_requests", "next_request"),
+                    ("policies.mine.advanced.cache_tier_requests", "next_request"),
                     ("policies.mine.low", "moves_cuts"),
                 ],
             ),
@@ -323,16 +349,6 @@ mod tests {
                 expected.iter().map(|(key, effect)| ((*key).to_owned(), *effect)).collect();
             assert_eq!(listed(old, new), expected, "{old} -> {new}");
         }
-    }
-
-    #[test]
-    fn a_renamed_key_is_no_change() {
-        let renamed = ["[context]\nwindow = 0.5", "[context.advanced]\nmask_window = 0.5"];
-        let changed =
-            [("context.window", "moves_cuts")].map(|(key, effect)| (key.to_owned(), effect));
-        assert_eq!(listed(renamed[0], renamed[1]), []);
-        assert_eq!(listed(renamed[1], renamed[0]), []);
-        assert_eq!(listed("", renamed[0]), changed);
     }
 
     #[test]

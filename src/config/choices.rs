@@ -7,12 +7,11 @@ use super::{
 };
 use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart};
 
-/// Declares the words of a type, and after `was` those that are still accepted.
+/// Declares the words of a type.
 macro_rules! choice {
-    ($type:ident: $($word:literal = $value:ident),+ $(; was $($old:literal = $is:ident),+)?) => {
+    ($type:ident: $($word:literal = $value:ident),+) => {
         impl Choice for $type {
             const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),+];
-            $(const OLD_WORDS: &'static [(&'static str, Self)] = &[$(($old, Self::$is)),+];)?
         }
     };
 }
@@ -23,7 +22,7 @@ choice!(CompactsBy: "auto" = Auto, "weir" = Weir, "upstream" = Upstream);
 choice!(FileHints: "off" = Off, "minimal" = Minimal, "normal" = Normal, "full" = Full);
 choice!(Fill: "low_mark" = LowMark, "greedy" = Greedy);
 choice!(Importance: "role" = Role, "reference" = Reference);
-choice!(LargerWhen: "refused" = Refused, "compacted" = Cut; was "cut" = Cut);
+choice!(LargerWhen: "refused" = Refused, "compacted" = Cut);
 choice!(LateSystem: "keep" = Keep, "user" = User);
 choice!(LogFormat: "text" = Text, "json" = Json);
 choice!(Mode: "compact" = Compact, "observe" = Observe);

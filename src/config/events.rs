@@ -4,7 +4,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::auth::{file, variable};
-use super::budgets::web_url;
 use super::keys::EVENTS;
 use super::names::is_local_host;
 use super::reader::Reader;
@@ -90,14 +89,9 @@ impl Config {
     /// Returns the URL that events are posted to, and their kinds; `None` if nothing is posted.
     pub fn webhook(&self) -> Option<(&str, &[EventKind])> {
         let events = &self.events;
-        if !events.webhook_url.is_empty() {
-            let all = EventKind::ALL.as_slice();
-            let kinds = if events.kinds.is_empty() { all } else { &events.kinds };
-            return Some((&events.webhook_url, kinds));
-        }
-        let of_budgets: &[EventKind] = &[EventKind::BudgetWarning, EventKind::BudgetExhausted];
-        let url = self.budgets.webhook_url.as_str();
-        (!url.is_empty()).then_some((url, of_budgets))
+        let all = EventKind::ALL.as_slice();
+        let kinds = if events.kinds.is_empty() { all } else { &events.kinds };
+        (!events.webhook_url.is_empty()).then_some((events.webhook_url.as_str(), kinds))
     }
 }
 
@@ -112,10 +106,7 @@ pub fn signing_key(secret: &str) -> Option<Vec<u8>> {
 pub(super) fn read(reader: &mut Reader) -> Events {
     let mut keys = reader.section(&EVENTS);
     let events = Events {
-        webhook_url: keys.text("webhook_url", |text| match text.trim() {
-            "" => Ok(String::new()),
-            text => web_url(text),
-        }),
+        webhook_url: keys.text("webhook_url", |text| web_url(text.trim())),
         kinds: keys.list("kinds", EventKind::from_word).unwrap_or_default(),
         secret_env: keys.text("secret_env", variable),
         secret_file: keys.text("secret_file", file),
@@ -126,6 +117,16 @@ pub(super) fn read(reader: &mut Reader) -> Events {
         keys.refuse("secret_file", message);
     }
     events
+}
+
+/// Parses a URL to post to, or nothing. The text is not repeated in the error: it may hold a secret.
+pub(super) fn web_url(text: &str) -> Result<String, String> {
+    let is_web = text.starts_with("https://") || text.starts_with("http://");
+    let has_host = text.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some());
+    match text.is_empty() || is_web && has_host {
+        true => Ok(text.to_owned()),
+        false => Err("is not a URL to post to; write it as https://HOST/PATH".to_owned()),
+    }
 }
 
 /// Returns settings that are probably not meant, by their keys.
@@ -141,27 +142,18 @@ pub(super) fn warnings(config: &Config) -> Vec<(&'static str, String)> {
                        posted to";
         found.push(("events.webhook_url", message.to_owned()));
     }
-    if !events.webhook_url.is_empty() && !config.budgets.webhook_url.is_empty() {
-        let message = "has no effect: events.webhook_url is set and gets events of budgets, too";
-        found.push(("budgets.webhook_url", message.to_owned()));
-    }
     let host = url.and_then(|url| url.parse::<http::Uri>().ok());
     let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
     let is_remote = !host.is_empty() && !is_local_host(host);
     let is_plain = url.is_some_and(|url| url.to_ascii_lowercase().starts_with("http://"));
-    if !events.webhook_url.is_empty() && is_remote && !has_secret {
+    if is_remote && !has_secret {
         let message = "posts are not signed, so the receiver cannot know that they come from weir; \
                        set events.secret_env";
         found.push(("events.secret_env", message.to_owned()));
     }
     if is_plain && is_remote {
-        let key = if events.webhook_url.is_empty() {
-            "budgets.webhook_url"
-        } else {
-            "events.webhook_url"
-        };
         let message = format!("events go to {host} unencrypted; use https:// if it can");
-        found.push((key, message));
+        found.push(("events.webhook_url", message));
     }
     found
 }
@@ -184,12 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn the_older_key_gets_events_of_budgets_alone() {
+    fn no_kinds_are_all_kinds() {
         let mut config = Config::default();
         assert_eq!(config.webhook(), None);
-        config.budgets.webhook_url = "https://old.example/".to_owned();
-        let kinds = [EventKind::BudgetWarning, EventKind::BudgetExhausted];
-        assert_eq!(config.webhook(), Some(("https://old.example/", kinds.as_slice())));
         config.events.webhook_url = "https://new.example/".to_owned();
         assert_eq!(config.webhook(), Some(("https://new.example/", EventKind::ALL.as_slice())));
         config.events.kinds = vec![EventKind::ReloadRefused];

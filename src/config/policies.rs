@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::keys::{POLICIES, POLICIES_ADVANCED, Section, decimal};
 use super::reader::{Keys, Readable, Reader};
 use weir_engine::compact::anchors::{Anchors, MAX_PATTERN_BYTES};
-use weir_engine::compact::policy::Policy;
+use weir_engine::compact::policy::{Mask, Policy};
 use weir_engine::compact::preset::{PRESETS, preset};
 
 /// Maximum length of a notice.
@@ -128,10 +128,7 @@ fn marks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
 
 fn masks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     let mask = &mut policy.mask;
-    keys.read("mask", &mut mask.results);
-    keys.read("mask_repeats", &mut mask.repeats);
-    keys.read("mask_images", &mut mask.images);
-    keys.read("mask_arguments", &mut mask.arguments);
+    keys.masked(mask);
     keys.read("mask_batch", &mut mask.batch);
     keys.read("mask_window", &mut mask.window_permille);
 }
@@ -185,6 +182,18 @@ impl<'a> PolicyKeys<'a> {
     fn read<T: Readable>(&mut self, key: &'static str, place: &mut T) {
         if let Some(value) = self.of(key).written(key) {
             *place = value;
+        }
+    }
+
+    fn masked(&mut self, mask: &mut Mask) {
+        let known = ["results", "repeats", "images", "arguments"];
+        let kinds = self.of("mask").list("mask", |text| match known.contains(&text) {
+            true => Ok(text.to_owned()),
+            false => Err(format!("{text:?} is not one of {known:?}")),
+        });
+        if let Some(kinds) = kinds {
+            [mask.results, mask.repeats, mask.images, mask.arguments] =
+                known.map(|kind| kinds.iter().any(|own| own == kind));
         }
     }
 

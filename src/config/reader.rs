@@ -1,17 +1,19 @@
 //! Reader of a merged configuration, value by value. Collects every problem with the value's
 //! origin, and at the end reports keys that nothing has read. Contains no key itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Value};
-use figment::{Figment, Metadata, Source};
+use figment::{Figment, Metadata, Profile, Provider, Source};
 
 use super::checks::edit_distance;
 use super::keys::{Choice, Key, Kind, SET_ELSEWHERE, Section};
-use super::renamed::Renamed;
 use weir_store::budget::NanoUsd;
+
+/// Name of the source that holds the defaults.
+pub const DEFAULTS: &str = "defaults";
 
 /// An error in the configuration, with its fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -254,19 +256,28 @@ impl Readable for Vec<(String, String)> {
 impl<T: Choice> Readable for T {
     fn read(written: &Written, _: Kind) -> Option<Self> {
         let text = written.value.as_str()?;
-        let mut all = Self::WORDS.iter().chain(Self::OLD_WORDS);
-        all.find(|(word, _)| *word == text).map(|(_, value)| *value)
+        Self::WORDS.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
     }
+}
+
+/// Merges the sources of `figment`, or returns the problems that prevent it.
+pub(super) fn merged(figment: &Figment) -> Result<Dict, Vec<Problem>> {
+    let mut data = figment.data().map_err(|errors| {
+        let problem = |error: figment::Error| Problem {
+            origin: error.metadata.as_ref().map(origin_name).unwrap_or_default(),
+            ..Problem::with(error.path.join("."), error.kind.to_string())
+        };
+        errors.into_iter().map(problem).collect::<Vec<_>>()
+    })?;
+    Ok(data.remove(&Profile::Default).unwrap_or_default())
 }
 
 /// Reader of a merged configuration.
 pub(super) struct Reader {
     figment: Figment,
-    renamed: Renamed,
+    root: Dict,
     /// Keys read so far.
     keys: BTreeSet<String>,
-    /// Current names of the keys read so far, by old names.
-    old_names: BTreeMap<String, String>,
     /// Tables and lists that contain these keys.
     groups: BTreeSet<String>,
     /// Values that should be lists of tables but are not; their contents are not reported again.
@@ -277,13 +288,11 @@ pub(super) struct Reader {
 impl Reader {
     /// Creates a reader of `figment`, or returns the problem that prevented merging.
     pub(super) fn new(figment: Figment) -> Result<Self, Vec<Problem>> {
-        let mut renamed = Renamed::new(&figment)?;
         Ok(Self {
-            problems: std::mem::take(&mut renamed.problems),
-            renamed,
+            problems: Vec::new(),
+            root: merged(&figment)?,
             figment,
             keys: BTreeSet::new(),
-            old_names: BTreeMap::new(),
             groups: BTreeSet::new(),
             misshapen: BTreeSet::new(),
         })
@@ -323,7 +332,7 @@ impl Reader {
     /// Returns the names of the tables under `[key."name"]`.
     pub(super) fn names(&mut self, key: &str) -> Vec<String> {
         self.groups.insert(key.to_owned());
-        let names = self.renamed.root.get(key).and_then(Value::as_dict).map(Dict::keys);
+        let names = self.root.get(key).and_then(Value::as_dict).map(Dict::keys);
         names.into_iter().flatten().cloned().collect()
     }
 
@@ -335,12 +344,7 @@ impl Reader {
     /// Adds a problem with the value at `path`.
     pub(super) fn refuse(&mut self, path: &[&str], message: impl Into<String>) {
         let origin = self.value(path).map(|value| self.origin(value)).unwrap_or_default();
-        self.problems.push(Problem { origin, ..Problem::with(self.name(path), message) });
-    }
-
-    /// Returns the name of the key at `path`, as written.
-    pub(super) fn name(&self, path: &[&str]) -> String {
-        self.renamed.as_written(label(path))
+        self.problems.push(Problem { origin, ..Problem::with(label(path), message) });
     }
 
     /// Returns all keys read so far.
@@ -351,7 +355,7 @@ impl Reader {
 
     /// Finishes reading and returns all problems; unknown keys come last.
     pub(super) fn finish(mut self) -> Vec<Problem> {
-        let root = std::mem::take(&mut self.renamed.root);
+        let root = std::mem::take(&mut self.root);
         for (key, value) in &root {
             self.look_for_unknown(&[key], value);
         }
@@ -377,7 +381,7 @@ impl Reader {
             self.problems.push(Problem {
                 origin: written.origin,
                 suggestion: Some(wanted),
-                ..Problem::with(self.name(path), message)
+                ..Problem::with(label(path), message)
             });
         }
         parsed
@@ -389,7 +393,7 @@ impl Reader {
 
     fn value(&self, path: &[&str]) -> Option<&Value> {
         let (first, rest) = path.split_first()?;
-        rest.iter().try_fold(self.renamed.root.get(*first)?, |value, part| match value {
+        rest.iter().try_fold(self.root.get(*first)?, |value, part| match value {
             Value::Dict(_, dict) => dict.get(*part),
             Value::Array(_, items) => items.get(part.parse::<usize>().ok()?),
             _ => None,
@@ -470,11 +474,10 @@ impl Reader {
         let fits = |known: &&String| is_table || self.keys.contains(*known);
         let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
         let alike = known().filter(fits);
-        let named = alike.map(|known| (known, known)).chain(&self.old_names);
-        let distances = named.map(|(name, known)| {
+        let distances = alike.map(|known| {
             // The right name in the wrong section is closer than any misspelling.
-            let moved = usize::from(last(name) != last(key));
-            (moved * edit_distance(name, key), known)
+            let moved = usize::from(last(known) != last(key));
+            (moved * edit_distance(known, key), known)
         });
         let mut near: Vec<_> =
             distances.filter(|&(distance, _)| distance <= 1 + key.len() / 4).collect();
@@ -522,13 +525,6 @@ impl<'p> Keys<'_, 'p> {
     /// Reads `name`, if it is written.
     pub(super) fn written<T: Readable>(&mut self, name: &'static str) -> Option<T> {
         let (path, key) = (self.path(name), self.key(name));
-        if let Some(old) = key.old {
-            let section = self.section;
-            let dropped = usize::from(section.old_path() != section.path);
-            let table = &self.path[..self.path.len() - dropped];
-            let old = label(&[table, &[old]].concat());
-            self.reader.old_names.insert(old, label(&path));
-        }
         self.reader.read(&path, key.kind)
     }
 
@@ -594,9 +590,9 @@ impl<'p> Keys<'_, 'p> {
         self.reader.refuse(&path, message);
     }
 
-    /// Returns the full name of `name`, as written.
+    /// Returns the full name of `name`.
     pub(super) fn name(&self, name: &'static str) -> String {
-        self.reader.name(&self.path(name))
+        label(&self.path(name))
     }
 
     /// Returns the path of `name`.

@@ -310,7 +310,7 @@ mod tests {
             fallback = ["qwen"]
             fallback_on = ["402", "no_model"]
             larger = "big"
-            larger_when = "cut"
+            larger_when = "compacted"
             max_input_tokens = 9
             policy = "zones"
             [routes.price]

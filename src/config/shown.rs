@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use super::changes::plain;
 use super::keys::{Key, Kind, SECTIONS};
-use super::reader::{label, origin_name};
-use super::renamed::{DEFAULTS, Renamed};
+use super::reader::{DEFAULTS, label, merged, origin_name};
 
 /// Replacement for text that is not shown.
 const HIDDEN: &str = "…";
@@ -29,9 +28,9 @@ pub struct Setting {
 
 /// Lists the keys of `figment`, as merged from its sources.
 pub fn shown(figment: &Figment) -> Vec<Setting> {
-    let Ok(renamed) = Renamed::new(figment) else { return Vec::new() };
+    let Ok(root) = merged(figment) else { return Vec::new() };
     let mut found = Vec::new();
-    for (name, value) in &renamed.root {
+    for (name, value) in &root {
         collect(figment, &mut vec![name.clone()], value, &mut found);
     }
     found
@@ -150,7 +149,7 @@ mod tests {
         let settings = values(
             "store.url = \"postgres://weir:hunter2@db:5432/weir?password=hunter2\"\n\
              redis.url = \"rediss://:hunter2@cache:6379/0\"\n\
-             budgets.webhook_url = \"https://hooks.example/services/hunter2\"\n\
+             events.webhook_url = \"https://hooks.example/services/hunter2\"\n\
              [upstream]\nurl = \"https://me:hunter2@api.example/v1?key=hunter2\"\n\
              headers = { \"x-api-version\" = \"hunter2\" }\n\
              [upstreams.other]\nurl = \"https://other.example/openai/v1\"\n\
@@ -162,7 +161,7 @@ mod tests {
         for (key, expected) in [
             ("store.url", "postgres://db:5432/…"),
             ("redis.url", "rediss://cache:6379/…"),
-            ("budgets.webhook_url", "https://hooks.example/…"),
+            ("events.webhook_url", "https://hooks.example/…"),
             ("upstream.url", "https://api.example/v1…"),
             ("upstream.headers", "x-api-version"),
             ("upstreams.other.url", "https://other.example/openai/v1"),

@@ -1,7 +1,7 @@
 //! `[traces]`: traces of requests for a collector. Sends nothing.
 
 use super::auth::variable;
-use super::budgets::web_url;
+use super::events::web_url;
 use super::keys::TRACES;
 use super::names::is_local_host;
 use super::reader::Reader;
@@ -33,7 +33,6 @@ pub(super) fn read(reader: &mut Reader) -> Traces {
     let mut keys = reader.section(&TRACES);
     Traces {
         endpoint: keys.text("endpoint", |text| match text.trim() {
-            "" => Ok(String::new()),
             text if text.contains('?') => {
                 Err("has a query; put keys into `headers_env`".to_owned())
             }
@@ -55,7 +54,7 @@ pub(super) fn read(reader: &mut Reader) -> Traces {
 /// Adds the path of traces to a collector's base URL.
 fn with_path(url: &str) -> String {
     let url = url.trim_end_matches('/');
-    if url.ends_with(PATH) { url.to_owned() } else { format!("{url}{PATH}") }
+    if url.is_empty() || url.ends_with(PATH) { url.to_owned() } else { format!("{url}{PATH}") }
 }
 
 /// Parses headers in the form `name=value,name=value`, whose values are percent-encoded. `None` if

@@ -24,7 +24,7 @@ const MOST_LINES: &[(&str, usize)] = &[
     ("src/admin/", 2200),
     // The command `savings`.
     ("src/cli/", 8530),
-    ("src/config/", 4820),
+    ("src/config/", 4680),
     // What one tenant's traffic teaches, names that count as the model that answers, and responses in the background.
     ("src/proxy/", 18_570),
     // The entrance of `weir run`.
@@ -44,7 +44,7 @@ const MOST_IN_CIRCLE: &[(&str, &str, usize)] = &[
 /// Lines below a ceiling of lines that need no lower one, at least.
 const SLACK_LINES: usize = 50;
 /// Maximum settings in `config/default.toml`.
-const MOST_SETTINGS: usize = 187;
+const MOST_SETTINGS: usize = 183;
 /// Maximum names that three types or more have.
 const MOST_SHARED_NAMES: usize = 90;
 

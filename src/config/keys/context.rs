@@ -9,8 +9,6 @@ use weir_store::budget::NanoUsd;
 
 /// Upper bound of counts of messages, turns and characters.
 const MAX_COUNT: u64 = 10_000;
-/// Values of the switches of masking; the second one is on.
-const MASKING: super::Kind = Choice(|| vec!["off", "placeholder"]);
 
 /// The keys of a policy that most users need.
 const POLICY: &[Key] = keys! {
@@ -27,11 +25,11 @@ const POLICY: &[Key] = keys! {
     notes = "excerpts", Choice(words::<Notes>), MovesCompactions;
     /// Cost of an excerpt token relative to its value. 2 sends less and costs less, 0.5 keeps more;
     /// 0 fills the room.
-    excerpt_cost = 1.0, Share(0, 100_000), MovesCompactions, was thrift;
+    excerpt_cost = 1.0, Share(0, 100_000), MovesCompactions;
     /// Room in the last message for removed messages relevant to it, if the request ends with a
     /// user's question; a share of the limit, 0 for none. Dialogues keep it free. Tool loops recall
     /// nothing.
-    recall = 0.1, Share(0, 1000), MovesCompactions, was tail;
+    recall = 0.1, Share(0, 1000), MovesCompactions;
     /// Whether the model gets a tool with which it can ask for earlier messages, by number or by
     /// words. weir answers its calls from the request itself; callers see neither the tool nor its
     /// calls. Each round of calls takes one more request to the upstream, at most five for one answer.
@@ -51,58 +49,53 @@ const ADVANCED: &[Key] = keys! {
     /// Growth that each compaction makes room for if it can, a share of the limit. Notes of up to
     /// 2,300 tokens may take two fifths of it; one of 1,000 tokens, or of seven tenths of the remaining
     /// room, takes precedence. Each compaction costs one rewrite of the provider's prompt cache.
-    min_growth = 0.25, Share(0, 1000), MovesCompactions, was min_growth;
+    min_growth = 0.25, Share(0, 1000), MovesCompactions;
     /// Soft mark, above which old tool results are already masked (see `mask`), a share of the same
     /// size as `hard`; 0 for none.
-    soft = 0.0, Share(0, 1000), MovesCompactions, was soft;
+    soft = 0.0, Share(0, 1000), MovesCompactions;
     /// Size that marks are shares of, if the limit is higher; 0 for none.
-    trigger_tokens = 0, Whole(0, MAX_TOKENS), MovesCompactions, was trigger_tokens;
+    trigger_tokens = 0, Whole(0, MAX_TOKENS), MovesCompactions;
     /// Minimum that a compaction at the soft mark must free, and minimum growth after a compaction
     /// that missed the low mark; a share of the limit.
-    min_progress = 0.05, Share(0, 1000), MovesCompactions, was min_progress;
+    min_progress = 0.05, Share(0, 1000), MovesCompactions;
     /// When a conversation restarts from its pinned messages, the summary block and the last turns:
     /// "off", "second_hard" (the first time above the high mark masks, the next restarts) or
     /// "exhausted" (if masking frees less than `min_progress`). With notes "excerpts", every
     /// compaction does nearly that.
-    restart_at = "off", Choice(words::<RestartAt>), MovesCompactions, was restart_at;
+    restart_at = "off", Choice(words::<RestartAt>), MovesCompactions;
     /// Turns before the newest one that a restart keeps.
-    carryover_turns = 3, Whole(0, MAX_COUNT), MovesCompactions, was carryover_turns;
+    carryover_turns = 3, Whole(0, MAX_COUNT), MovesCompactions;
     /// Extra line in the summary block of a compaction that masks; empty for none. It changes the
     /// text that the model reads.
-    notice_mask = "", Text("text"), MovesCompactions, was notice_mask;
+    notice_mask = "", Text("text"), MovesCompactions;
     /// The same, for the first time above the high mark with `restart_at` "second_hard".
-    notice_wind_down = "", Text("text"), MovesCompactions, was notice_wind_down;
+    notice_wind_down = "", Text("text"), MovesCompactions;
     /// The same, for a restart.
-    notice_restart = "", Text("text"), MovesCompactions, was notice_restart;
+    notice_restart = "", Text("text"), MovesCompactions;
     /// Safety margin kept free below every limit, a share of it.
-    margin = 0.0, Share(0, 1000), MovesCompactions, was margin;
+    margin = 0.0, Share(0, 1000), MovesCompactions;
     /// Tokens reserved for the answer if a request does not set its limit; 0 uses the model's.
-    reserve_tokens = 0, Whole(0, MAX_TOKENS), MovesCompactions, was reserve_tokens;
+    reserve_tokens = 0, Whole(0, MAX_TOKENS), MovesCompactions;
     /// "model" counts tokens with the model's encoding, "estimate" assumes about 4 characters per
     /// token. Estimates need a margin.
-    encoding = "model", Choice(|| vec!["model", "estimate"]), MovesCompactions, was encoding;
-    /// Whether old tool results are replaced by a line with tool, size, exit code and reference. A
+    encoding = "model", Choice(|| vec!["model", "estimate"]), MovesCompactions;
+    /// Old content that is replaced by a line with tool, size, exit code and reference: "results" of
+    /// tools, "repeats" (results that a later result repeats exactly, however new they are), "images",
+    /// and "arguments" (long texts in calls, which remain JSON objects; some models cope badly). A
     /// compaction masks before it removes; with notes "excerpts" only the soft mark masks.
-    mask = "off", MASKING, MovesCompactions, was mask;
-    /// The same for results that a later result repeats exactly, however new they are.
-    mask_repeats = "off", MASKING, MovesCompactions, was mask_repeats;
-    /// The same for old images.
-    mask_images = "off", MASKING, MovesCompactions, was mask_images;
-    /// The same for long texts in old calls' arguments, which remain JSON objects. Some models cope
-    /// badly.
-    mask_arguments = "off", MASKING, MovesCompactions, was mask_arguments;
+    mask = [], List("kinds"), MovesCompactions;
     /// Minimum number of items masked at once.
-    mask_batch = 3, Whole(1, MAX_COUNT), MovesCompactions, was mask_batch;
+    mask_batch = 3, Whole(1, MAX_COUNT), MovesCompactions;
     /// Newest turns in which nothing is masked, a share of the size that marks are shares of. It
     /// widens if a masked call is made again.
-    mask_window = 0.2, Share(0, 1000), MovesCompactions, was window;
+    mask_window = 0.2, Share(0, 1000), MovesCompactions;
     /// Messages before the newest turn that a compaction keeps, widened to whole turns ...
-    recent_messages = 4, Whole(0, MAX_COUNT), MovesCompactions, was recent_messages;
+    recent_messages = 4, Whole(0, MAX_COUNT), MovesCompactions;
     /// ... as long as they and the newest turn take at most this share of the size that marks are
     /// shares of.
-    recent = 0.15, Share(0, 1000), MovesCompactions, was recent;
+    recent = 0.15, Share(0, 1000), MovesCompactions;
     /// Maximum total of messages pinned by the caller or by an anchor, a share of the limit.
-    pinned = 0.1, Share(0, 1000), MovesCompactions, was pinned;
+    pinned = 0.1, Share(0, 1000), MovesCompactions;
     /// Maximum room for parts that take precedence in a note of excerpts, a share of the limit: rules of
     /// users and of instruction files, open tasks, unresolved errors and the last edit of each file. One
     /// message may claim a fifth of it for its rules. With a small limit rules have room for at least 256
@@ -110,37 +103,37 @@ const ADVANCED: &[Key] = keys! {
     survival = 0.05, Share(0, 1000), MovesCompactions;
     /// Measure of a turn's importance: "role" (the speaker, and whether tools are used) or
     /// "reference" (how much of it the assistant used later).
-    importance = "role", Choice(words::<Importance>), MovesCompactions, was importance;
+    importance = "role", Choice(words::<Importance>), MovesCompactions;
     /// "low_mark" removes the least important turns until the low mark is reached; "greedy" keeps
     /// the most important, then the newest, within the limit minus `min_growth`, and skips turns
     /// that are too large.
-    fill = "low_mark", Choice(words::<Fill>), MovesCompactions, was fill;
+    fill = "low_mark", Choice(words::<Fill>), MovesCompactions;
     /// Number of last messages to keep while a compaction removes all older ones; 0 selects by
     /// importance.
-    keep_messages = 0, Whole(0, MAX_COUNT), MovesCompactions, was keep_messages;
+    keep_messages = 0, Whole(0, MAX_COUNT), MovesCompactions;
     /// Maximum total of extracts, a share of the limit.
-    extract = 0.1, Share(0, 1000), MovesCompactions, was extract;
+    extract = 0.1, Share(0, 1000), MovesCompactions;
     /// Maximum length of a user's request in an extract.
-    request_characters = 200, Whole(1, MAX_COUNT), MovesCompactions, was request_characters;
+    request_characters = 200, Whole(1, MAX_COUNT), MovesCompactions;
     /// "steps" compacts in the steps above; "shares" first compacts the one category that most
     /// exceeds its share. System messages are never compacted.
-    order = "steps", Choice(|| vec!["steps", "shares"]), MovesCompactions, was attack;
+    order = "steps", Choice(|| vec!["steps", "shares"]), MovesCompactions;
     /// Target share of the limit for system messages and tools.
-    system_share = 0.15, Share(0, 1000), MovesCompactions, was system_share;
+    system_share = 0.15, Share(0, 1000), MovesCompactions;
     /// Target share for pinned messages.
-    anchors_share = 0.1, Share(0, 1000), MovesCompactions, was anchors_share;
+    anchors_share = 0.1, Share(0, 1000), MovesCompactions;
     /// Target share for all other messages.
-    conversation_share = 0.75, Share(0, 1000), MovesCompactions, was conversation_share;
+    conversation_share = 0.75, Share(0, 1000), MovesCompactions;
     /// Tool results above this size are replaced on arrival by their beginning and a reference; 0
     /// for never.
-    oversize_tokens = 0, Whole(0, MAX_TOKENS), MovesCompactions, was oversize_tokens;
+    oversize_tokens = 0, Whole(0, MAX_TOKENS), MovesCompactions;
     /// Whether, and how fully, a summary block names the files last used in calls.
-    file_hints = "off", Choice(words::<FileHints>), MovesCompactions, was file_hints;
+    file_hints = "off", Choice(words::<FileHints>), MovesCompactions;
     /// Prompt-cache breakpoints are set after messages that stayed unchanged for one to four times
     /// this number of requests; 0 sets none. Only for models with `cache_control`.
-    cache_tier_requests = 0, Whole(0, MAX_COUNT), NextRequest, was cache_tier_requests;
+    cache_tier_requests = 0, Whole(0, MAX_COUNT), NextRequest;
     /// Minimum distance between two breakpoints.
-    cache_target_tokens = 0, Whole(0, MAX_TOKENS), NextRequest, was cache_target_tokens;
+    cache_target_tokens = 0, Whole(0, MAX_TOKENS), NextRequest;
 };
 
 pub(in crate::config) const CONTEXT: Section = Section {
@@ -187,12 +180,10 @@ pub(in crate::config) const CONTEXT_ADVANCED: Section = Section {
         keys! {
             /// How long an original is kept after the last request that left it out; it may be half
             /// that.
-            originals_lifetime_ms = 86400000, Whole(1000, YEAR_MS), Restart,
-                was originals_lifetime_ms;
+            originals_lifetime_ms = 86400000, Whole(1000, YEAR_MS), Restart;
             /// Maximum total size of originals. Above it, the caller with the most loses its
             /// oldest.
-            originals_max_bytes = 67108864, Whole(1 << 10, 1024 * GIB), Restart,
-                was originals_max_bytes;
+            originals_max_bytes = 67108864, Whole(1 << 10, 1024 * GIB), Restart;
         },
     ],
     ..EMPTY
@@ -257,7 +248,7 @@ pub(in crate::config) const SUMMARIES: Section = Section {
         reasoning_effort = "", Text("text"), NextRequest;
         /// Share of the growth between two compactions after which the summary for the next is
         /// prefetched.
-        prefetch = 0.8, Share(100, 1000), NextRequest, was announce;
+        prefetch = 0.8, Share(100, 1000), NextRequest;
         /// Time limit of one model call.
         timeout_ms = 60000, Whole(1, DAY_MS), NextRequest;
         /// How long a request waits for the summary of its last compaction, with mode "wait". If
@@ -295,7 +286,7 @@ pub(in crate::config) const LEARNING: Section = Section {
         /// the refusal or in smaller steps, and resent, at most three times. The learned limit also
         /// applies to later requests of the model, even if it is below the configured one. Requests
         /// that bypass weir are left alone, and so are all in the mode "observe".
-        overflow_retry = true, Switch, MovesCompactions, was heal;
+        overflow_retry = true, Switch, MovesCompactions;
         /// How long a learned limit stays valid. A window under `[models."NAME"]` that is set or
         /// changed later overrides it, and `weir models forget NAME` removes it. An hour after the
         /// last refusal, one request is sent under twice the limit, which is raised if the upstream

@@ -1,5 +1,5 @@
-//! Declarations of all configuration keys: type and range, default, effect of a change, old name
-//! and description. `config/default.toml`, the reference page, range errors and the effects of
+//! Declarations of all configuration keys: type and range, default, effect of a change and
+//! description. `config/default.toml`, the reference page, range errors and the effects of
 //! changes are generated from them. Reads no value.
 
 mod context;
@@ -86,30 +86,24 @@ pub(super) struct Key {
     /// Default as TOML; an example in sections whose keys have none.
     pub value: &'static str,
     pub effect: Effect,
-    /// Older name that is still accepted, in the section's [`Section::old_path`].
-    pub old: Option<&'static str>,
     /// Description, in lines.
     pub doc: &'static [&'static str],
 }
 
-/// Declares keys: a description, then name, default, kind, effect of a change and, if it was
-/// renamed or moved, `was` with its old name.
+/// Declares keys: a description, then name, default, kind and effect of a change.
 macro_rules! keys {
     ($(
         $(#[doc = $doc:literal])+
-        $name:ident = $value:tt, $kind:expr, $effect:ident $(, was $old:ident)?;
+        $name:ident = $value:tt, $kind:expr, $effect:ident;
     )*) => {
         &[$($crate::config::keys::Key {
             name: stringify!($name),
             kind: $kind,
             value: stringify!($value),
             effect: $crate::config::keys::Effect::$effect,
-            old: $crate::config::keys::keys!(@old $($old)?),
             doc: &[$($doc),+],
         }),*]
     };
-    (@old) => { None };
-    (@old $old:ident) => { Some(stringify!($old)) };
 }
 use keys;
 
@@ -178,8 +172,6 @@ fn quoted(words: &[&str]) -> Vec<String> {
 pub(super) trait Choice: Copy + 'static {
     /// Values by their words, in the order of the documentation.
     const WORDS: &'static [(&'static str, Self)];
-    /// Older words that are still accepted.
-    const OLD_WORDS: &'static [(&'static str, Self)] = &[];
 }
 
 /// Returns the words of `T`.
@@ -260,12 +252,6 @@ impl Section {
     /// Returns the declaration of `name`.
     pub(super) fn find(&self, name: &str) -> Option<&'static Key> {
         self.all_keys().find(|key| key.name == name)
-    }
-
-    /// Returns the section in which old names of its keys are accepted: advanced keys stood one
-    /// level higher.
-    pub(super) fn old_path(&self) -> &'static str {
-        self.path.strip_suffix(".advanced").unwrap_or(self.path)
     }
 }
 

@@ -28,11 +28,6 @@ const PAGE_HEAD: [&str; 4] = [
     "This page is generated from `src/config/keys`.",
 ];
 
-const OLD_NAMES: &str = "Old names still work, in files and in environment variables. A key that \
-one source sets under both names is an error. The keys of `[context.advanced]` are also accepted \
-in `[context]`, and those of `[policies.NAME.advanced]` in `[policies.NAME]`. The choice \"cut\" of \
-`larger_when` is the old name of \"compacted\".";
-
 /// Returns the contents of `config/default.toml`.
 pub fn default_toml() -> String {
     let mut text = String::new();
@@ -90,17 +85,6 @@ pub fn reference() -> String {
         }
         for key in keys {
             wrap(&mut text, &item(section, key), "- ", "  ", PAGE_WIDTH);
-        }
-    }
-    text.push_str("\n## Old names\n\n");
-    wrap(&mut text, OLD_NAMES, "", "", PAGE_WIDTH);
-    text.push_str("\n| old name | key |\n|---|---|\n");
-    for section in SECTIONS {
-        for key in section.all_keys() {
-            if let Some(old) = key.old.filter(|old| *old != key.name) {
-                let [from, to] = [section.old_path(), section.path].map(|p| p.replace('*', "NAME"));
-                let _ = writeln!(text, "| `{from}.{old}` | `{to}.{}` |", key.name);
-            }
         }
     }
     text

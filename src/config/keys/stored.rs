@@ -15,7 +15,7 @@ pub(in crate::config) const CACHE: Section = Section {
         counts_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
         /// Memory for compaction plans of known conversations; half as much again is for readings of
         /// messages in conversations that approach their limits. Results are the same with any size.
-        plans_bytes = 67108864, Whole(0, 1024 * GIB), Restart, was folds_bytes;
+        plans_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
     }],
     ..EMPTY
 };
@@ -72,7 +72,7 @@ pub(in crate::config) const LEDGER: Section = Section {
         /// How long each request's row is kept.
         retention_days = 90, Whole(1, MAX_DAYS), Restart;
         /// How long daily totals are kept.
-        totals_retention_days = 1100, Whole(1, MAX_DAYS), Restart, was sums_retention_days;
+        totals_retention_days = 1100, Whole(1, MAX_DAYS), Restart;
         /// Whether each compaction leaves a receipt: a digest of each message and how it was treated.
         /// Callers read theirs at `GET /weir/v1/receipts/ID` with the credential and the ID of the
         /// request (`x-weir-request-id`). Receipts are kept as long as rows, 256 MiB at most.
@@ -126,8 +126,6 @@ pub(in crate::config) const BUDGETS: Section = Section {
         /// While the state of a budget is unknown, "open" sends requests anyway and "closed"
         /// refuses them.
         on_failure = "open", Choice(words::<OnFailure>), Restart;
-        /// Older place of `events.webhook_url`, for events of budgets alone; empty for none.
-        webhook_url = "", Text("URL"), Restart;
     }],
     ..EMPTY
 };

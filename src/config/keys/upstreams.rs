@@ -24,7 +24,7 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     /// Whether weir requests usage for streamed chats whose caller does not: "auto" (unless the
     /// upstream has refused it for the model), "always" or "never". Usage that the caller did not
     /// request is removed from the answer and reported as `x-weir-edits: usage`.
-    request_usage = "auto", Choice(words::<AskUsage>), NextRequest, was ask_usage;
+    request_usage = "auto", Choice(words::<AskUsage>), NextRequest;
     /// Who compacts if a caller asks for it (`/v1/responses/compact`, `context_management`): "weir",
     /// "upstream", or "auto" for the upstream at api.openai.com and api.anthropic.com and weir
     /// elsewhere.

@@ -253,19 +253,18 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "[context]\nnotes = 1",
         "context.notes: 1 is not one of \"off\", \"count\", \"extract\", \"excerpts\"",
     ),
-    ("[context]\nsoft = 0.5", "context.soft: must be above context.low and at most context.hard"),
     (
         "[context]\nanchors = [\"ok\", \"(\"]",
         "context.anchors: is not a list of regular expressions of at most 500 bytes each: regex \
          parse error: ( ^ error: unclosed group",
     ),
     (
-        "[context]\nsystem_share = 0.2",
+        "[context.advanced]\nsystem_share = 0.2",
         "context.advanced.conversation_share: raises the sum of all shares to 1.05, above 1",
     ),
     (
-        "[context]\nnotice_mask = \"a ] b\"",
-        "context.notice_mask: is not one line of at most 500 bytes without brackets",
+        "[context.advanced]\nnotice_mask = \"a ] b\"",
+        "context.advanced.notice_mask: is not one line of at most 500 bytes without brackets",
     ),
     (
         "[context]\nallowed_policies = [\"zones\", \"mine\"]",
@@ -291,18 +290,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          \"zones\", \"extract\", \"shares\", \"tiers\", \"a\"",
     ),
     (
-        "[context]\nthrift = 2.0\nexcerpt_cost = 2.0",
-        "context.thrift: is the old name of context.excerpt_cost, which is set too; keep one of \
-         them",
-    ),
-    (
-        "[policies.a]\nwindow = 0.1\n[policies.a.advanced]\nmask_window = 0.1",
-        "policies.a.window: is the old name of policies.a.advanced.mask_window, which is set too; \
-         keep one of them",
-    ),
-    (
-        "[context]\nsofd = 0.8",
-        "context.sofd: there is no such key; did you mean context.advanced.soft?",
+        "[context]\nsoft = 0.8",
+        "context.soft: there is no such key; did you mean context.advanced.soft?",
     ),
     (
         "[context.advanced]\nsoft = 0.5",
@@ -324,8 +313,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",
     ),
     (
-        "[context]\noriginals_lifetime_ms = 999",
-        "context.originals_lifetime_ms: 999 is not a whole number from 1000 to 31622400000",
+        "[context.advanced]\noriginals_lifetime_ms = 999",
+        "context.advanced.originals_lifetime_ms: 999 is not a whole number from 1000 to 31622400000",
     ),
     (
         "[store]\npath = \"~/weir.db\"",

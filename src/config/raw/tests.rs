@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 
 use figment::Figment;
-use figment::providers::{Format, Serialized, Toml};
-use figment::value::Dict;
+use figment::providers::{Format, Toml};
 
 use super::problems::PROBLEMS;
 use super::*;
 use crate::config::keys::SECTIONS;
-use crate::config::renamed::{find, put};
 use crate::config::{
     Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, Conversations,
     DEFAULT_TOML, EventKind, Events, Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure,
@@ -168,10 +166,7 @@ const EVERY_KEY: &str = r#"
         margin = 0.2
         reserve_tokens = 1024
         encoding = "estimate"
-        mask = "placeholder"
-        mask_repeats = "placeholder"
-        mask_images = "placeholder"
-        mask_arguments = "placeholder"
+        mask = ["results", "repeats", "images", "arguments"]
         mask_batch = 4
         mask_window = 0.3
         importance = "reference"
@@ -224,7 +219,6 @@ const EVERY_KEY: &str = r#"
         clamp = false
         wait_ms = 0
         on_failure = "closed"
-        webhook_url = "https://chat.example/hook"
         [events]
         webhook_url = "https://ops.example/hook"
         kinds = ["reload_refused", "store_failing"]
@@ -320,42 +314,6 @@ fn every_key_of_traces() -> Traces {
     }
 }
 
-#[test]
-fn old_names_still_work() {
-    let mut dict: Dict = toml(EVERY_KEY).extract().expect("it is TOML");
-    for section in SECTIONS {
-        for path in ["mine", "plain"].map(|name| section.path.replace('*', name)) {
-            for key in section.all_keys() {
-                let Some(old) = key.old else { continue };
-                let table = path.strip_suffix(".advanced").unwrap_or(&path);
-                let [from, to] = [format!("{path}.{}", key.name), format!("{table}.{old}")];
-                let [from, to]: [Vec<&str>; 2] = [&from, &to].map(|path| path.split('.').collect());
-                if let Some(value) = find(&dict, &from).cloned() {
-                    put(&mut dict, &from, None);
-                    put(&mut dict, &to, Some(value));
-                }
-            }
-        }
-    }
-    let context = dict["context"].as_dict().expect("a table");
-    assert!(context.contains_key("thrift") && context.contains_key("window"), "{context:?}");
-    let (config, _) = load(Figment::from(Serialized::defaults(dict))).expect("old names work");
-    assert_eq!(format!("{config:#?}"), format!("{:#?}", loaded(EVERY_KEY).0));
-    let (config, _) = loaded("[[routes]]\nmodels = [\"a\"]\nlarger_when = \"cut\"");
-    assert_eq!(config.routes.rows[0].larger_when, crate::config::LargerWhen::Cut);
-}
-
-#[test]
-fn a_later_source_goes_before_an_earlier_one_by_either_name() {
-    let old = "[context]\nwindow = 0.3\nthrift = 2.0";
-    let new = "[context]\nexcerpt_cost = 3.0\n[context.advanced]\nmask_window = 0.4";
-    for (first, second, expected) in [(old, new, (400, 3000)), (new, old, (300, 2000))] {
-        let figment = toml(DEFAULT_TOML).merge(Toml::string(first)).merge(Toml::string(second));
-        let policy = load(figment).expect("both are right").0.context.policy;
-        assert_eq!((policy.mask.window_permille, policy.excerpt_cost_permille), expected);
-    }
-}
-
 /// The sections `[server]` and `[server.tls]` of [`EVERY_KEY`].
 fn every_key_of_the_server() -> Server {
     Server {
@@ -402,7 +360,6 @@ fn every_key_of_budgets() -> Budgets {
         clamp: false,
         wait_ms: 0,
         on_failure: OnFailure::Closed,
-        webhook_url: "https://chat.example/hook".into(),
     }
 }
 
@@ -587,11 +544,9 @@ fn what_is_probably_not_meant_is_warned_of() {
         ("[events]\nwebhook_url = \"https://a.example/\"", vec!["events.secret_env"]),
         ("[events]\nwebhook_url = \"http://127.0.0.1:9/\"", vec![]),
         (
-            "[events]\nwebhook_url = \"http://a.example/\"\nsecret_env = \"A\"\n\
-             [budgets]\nwebhook_url = \"https://b.example/\"",
-            vec!["budgets.webhook_url", "events.webhook_url"],
+            "[events]\nwebhook_url = \"http://a.example/\"\nsecret_env = \"A\"",
+            vec!["events.webhook_url"],
         ),
-        ("[budgets]\nwebhook_url = \"https://b.example/\"", vec![]),
         ("[traces]\nendpoint = \"http://127.0.0.1:4317\"", vec!["traces.endpoint"]),
         (
             "[traces]\nendpoint = \"http://c.example:4318\"\nheaders_env = \"A\"",

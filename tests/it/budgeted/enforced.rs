@@ -166,7 +166,7 @@ async fn without_clamping_a_limit_of_the_callers_is_taken_at_its_word() {
 async fn warnings_come_by_header_and_webhook_once() {
     let mut hook = Upstream::start().await;
     let url = format!("http://{}/hook?secret=1", hook.address);
-    let budgeted = Budgeted::start(|config| config.budgets.webhook_url = url).await;
+    let budgeted = Budgeted::start(|config| config.events.webhook_url = url).await;
     budgeted.set("all/tokens/total", "1000").await;
     let first = budgeted.chat(900, json!({})).await;
     assert_eq!(first.header("x-weir-budget-warning"), None);

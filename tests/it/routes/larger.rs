@@ -16,12 +16,12 @@ const ROUTES: &str = r#"
     models = ["when-cut"]
     send_as = "small"
     larger = "large"
-    larger_when = "cut"
+    larger_when = "compacted"
     [[routes]]
     models = ["in-vain"]
     send_as = "small"
     larger = "smaller"
-    larger_when = "cut"
+    larger_when = "compacted"
     [[routes]]
     models = ["large", "smaller"]
     upstream = "b"

@@ -14,7 +14,7 @@ const TOML: &str = r#"
     [summaries]
     model = "same"
     summary_tokens = 100
-    [context]
+    [context.advanced]
     recent = 0.05
     [[limits]]
     model = "gpt-4o"
