@@ -21,9 +21,9 @@ use crate::ledger::{
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 
 /// Everything that a store does for its users.
-pub trait Backend: Values + Conversations + Journal + Keys + Budgets {}
+pub trait Backend: Values + Conversations + Journal + Reports + Keys + Budgets {}
 
-impl<B: Values + Conversations + Journal + Keys + Budgets> Backend for B {}
+impl<B: Values + Conversations + Journal + Reports + Keys + Budgets> Backend for B {}
 
 /// Values by tenant, kind and key, and the store itself.
 #[async_trait]
@@ -178,6 +178,25 @@ pub trait Journal: Send + Sync {
     /// Returns the state of each request, in order, for any process.
     async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError>;
 
+    /// Returns totals of ended requests, and open requests.
+    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError>;
+
+    /// Deletes rows of requests that began before `before_ms`, and totals of days before
+    /// `totals_before_ms`; returns the number of rows. Others can write in between.
+    async fn prune_requests(
+        &self,
+        before_ms: u64,
+        totals_before_ms: u64,
+    ) -> Result<u64, StoreError>;
+
+    /// Writes a consistent copy of the whole store to a new file at `path`, usable as a store.
+    /// Others may write meanwhile.
+    async fn backup(&self, path: &Path) -> Result<(), StoreError>;
+}
+
+/// Totals and rows of the journal.
+#[async_trait]
+pub trait Reports: Send + Sync {
     /// Returns the typical output size of `model`; `None` if no answer was read to its end.
     async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError>;
 
@@ -199,18 +218,6 @@ pub trait Journal: Send + Sync {
         route: &'static str,
         from_ms: u64,
     ) -> Result<u64, StoreError>;
-
-    /// Deletes rows of requests that began before `before_ms`, and totals of days before
-    /// `totals_before_ms`; returns the number of rows. Others can write in between.
-    async fn prune_requests(
-        &self,
-        before_ms: u64,
-        totals_before_ms: u64,
-    ) -> Result<u64, StoreError>;
-
-    /// Writes a consistent copy of the whole store to a new file at `path`, usable as a store.
-    /// Others may write meanwhile.
-    async fn backup(&self, path: &Path) -> Result<(), StoreError>;
 }
 
 /// Virtual keys. [`Store`](crate::Store) creates and rotates them, as it makes their secrets.
@@ -234,7 +241,7 @@ pub trait Keys: Send + Sync {
     async fn revoke_key(&self, id: &str, now_ms: u64) -> Result<KeyFacts, KeyError>;
 }
 
-/// Budgets and past spending.
+/// Budgets.
 #[async_trait]
 pub trait Budgets: Send + Sync {
     /// Sets a budget, or replaces the one with the same id; applies from the next request on.
@@ -245,14 +252,11 @@ pub trait Budgets: Send + Sync {
 
     /// Returns all budgets in the order of their ids, with the change counter of keys and budgets.
     async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError>;
-
-    /// Returns totals of ended requests, and open requests.
-    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError>;
 }
 
-/// Operations that only this crate calls: secrets, caches and the leader lease.
+/// Secrets of virtual keys. Only this crate calls these operations.
 #[async_trait]
-pub(crate) trait Internal: Backend {
+pub(crate) trait Secrets: Send + Sync {
     /// Adds a key with its secret's hash, and its team and organisation if they do not exist. The
     /// key's organisation is the named one, or empty.
     async fn insert_key(
@@ -274,7 +278,11 @@ pub(crate) trait Internal: Backend {
 
     /// Returns the key of a hash, and the change counter at that time.
     async fn key_by_hash(&self, hash: [u8; 32]) -> Result<(u64, Option<FoundKey>), StoreError>;
+}
 
+/// Operations that only this crate calls: secrets, caches and the leader lease.
+#[async_trait]
+pub(crate) trait Internal: Backend + Secrets {
     /// Returns whether `count` is still the current number of changes to keys and budgets; `false`
     /// if unknown.
     fn is_current(&self, count: u64) -> bool;

@@ -20,6 +20,7 @@ mod postgres;
 pub mod rates;
 pub mod redis;
 mod secret;
+mod sql;
 mod sqlite;
 mod state;
 mod values;

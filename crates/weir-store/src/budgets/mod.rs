@@ -2,6 +2,7 @@
 //! `counters` enforces limits; the settlement code computes costs.
 
 mod cache;
+mod rows;
 
 use std::fmt;
 
@@ -69,7 +70,7 @@ pub struct Spent {
 }
 
 /// Parses a budget's row; logs and returns `None` if this version does not understand it.
-pub(crate) fn parse_row(id: &str, settings: &str) -> Option<Budget> {
+fn parse_row(id: &str, settings: &str) -> Option<Budget> {
     let parsed = Budget::read(id, settings);
     if parsed.is_none() {
         tracing::warn!(

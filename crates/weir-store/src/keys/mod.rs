@@ -2,6 +2,7 @@
 //! by secret.
 
 mod cache;
+mod rows;
 mod secrets;
 mod settings;
 

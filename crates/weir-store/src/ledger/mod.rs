@@ -7,6 +7,7 @@ pub(super) mod codec;
 mod json;
 pub(super) mod query;
 pub(super) mod rollup;
+mod rows;
 pub mod series;
 pub(super) mod text;
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::series::count_columns;
 use super::{Attribution, Caller, DAY_MS, Flags, RequestId, Settlement, Totals};
 use crate::Tenant;
+use crate::sql::SqlValue;
 
 /// Maximum rows per result.
 pub const MAX_ROWS: usize = 10_000;
@@ -168,20 +169,12 @@ pub enum RequestEnd {
     Ended { nano_usd: u64, tokens: u64 },
 }
 
-/// Value that a column is compared to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SqlValue {
-    Number(i64),
-    Bytes(Vec<u8>),
-    Text(String),
-}
-
 /// SQL conditions of a query with their values. Column names are the same in every table.
 #[derive(Default)]
-pub struct Conditions {
+pub(crate) struct Conditions {
     /// Each with `?` for its value, if it has one.
     sql: Vec<&'static str>,
-    pub values: Vec<SqlValue>,
+    pub(crate) values: Vec<SqlValue>,
 }
 
 impl Conditions {
@@ -194,14 +187,14 @@ impl Conditions {
 
     /// Adds a span of time. IDs begin with their timestamp, and rows are stored in ID order.
     pub(super) fn add_span(&mut self, from_ms: Option<u64>, until_ms: Option<u64>) {
-        let first_of = |moment_ms| SqlValue::Bytes(RequestId::first_of(moment_ms).0.to_vec());
+        let first_of = |moment_ms| SqlValue::from(&RequestId::first_of(moment_ms).0[..]);
         self.add("id >= ?", from_ms.map(first_of));
         self.add("id < ?", until_ms.map(first_of));
     }
 
     pub(super) fn add_filter(&mut self, only: &Filter) {
         let Filter { tenant, key, team, organisation, user, model, .. } = only;
-        self.add("tenant = ?", tenant.map(bytes));
+        self.add("tenant = ?", tenant.map(|tenant| SqlValue::from(&tenant.0[..])));
         for (sql, name) in [
             ("key = ?", key),
             ("team = ?", team),
@@ -217,7 +210,7 @@ impl Conditions {
     }
 
     /// Formats the conditions as SQL, with values numbered from `$1`.
-    pub fn to_sql(&self) -> String {
+    pub(crate) fn to_sql(&self) -> String {
         let mut text = String::new();
         let mut position = 0;
         for sql in &self.sql {
@@ -236,10 +229,10 @@ impl Conditions {
 }
 
 impl UsageQuery {
-    pub fn conditions(&self) -> Conditions {
+    pub(crate) fn conditions(&self) -> Conditions {
         let mut conditions = Conditions::default();
-        conditions.add("day >= ?", self.from_day.map(number));
-        conditions.add("day < ?", self.until_day.map(number));
+        conditions.add("day >= ?", self.from_day.map(SqlValue::from));
+        conditions.add("day < ?", self.until_day.map(SqlValue::from));
         conditions.add_filter(&self.only);
         conditions
     }
@@ -250,15 +243,10 @@ impl UsageQuery {
     }
 
     /// Returns the table that has its totals, as SQL: daily totals, or the rows of requests if it
-    /// asks for labels. `days` and `requests` are the names of these tables; `literal` writes an ID.
-    pub(crate) fn table(
-        &self,
-        days: &str,
-        requests: &str,
-        literal: fn(RequestId) -> String,
-    ) -> String {
+    /// asks for labels. `bind` returns the place of an ID among the statement's values.
+    pub(crate) fn table(&self, bind: impl FnOnce(RequestId) -> String) -> String {
         if !self.only.has_label() && !self.by.iter().any(|column| column.is_label()) {
-            return days.to_owned();
+            return "weir_usage_day".to_owned();
         }
         let name = |column: &str| format!("coalesce({column}, '') AS {column}");
         let names = ["key", "team", "organisation", "\"user\"", "conversation", "agent", "parent"];
@@ -270,10 +258,10 @@ impl UsageQuery {
         // Rows are stored in the order of their IDs, which begin with the time.
         let from = self.from_day.unwrap_or(0).saturating_mul(DAY_MS);
         format!(
-            "(SELECT begun_ms / {DAY_MS} AS day, tenant, model, {columns} FROM {requests}
+            "(SELECT begun_ms / {DAY_MS} AS day, tenant, model, {columns} FROM weir_request
              WHERE id >= {first}) AS counted",
             columns = columns.join(", "),
-            first = literal(RequestId::first_of(from)),
+            first = bind(RequestId::first_of(from)),
         )
     }
 
@@ -283,7 +271,7 @@ impl UsageQuery {
 }
 
 impl RequestQuery {
-    pub fn conditions(&self) -> Conditions {
+    pub(crate) fn conditions(&self) -> Conditions {
         let mut conditions = Conditions::default();
         conditions.add_span(self.from_ms, self.until_ms);
         conditions.add_filter(&self.only);
@@ -293,7 +281,7 @@ impl RequestQuery {
             // The exact expression of the partial index.
             conditions.sql.push(Flags::IS_RARE_SQL);
         }
-        conditions.add("flags & ? <> 0", flags.map(|flags| number(u64::from(flags.0))));
+        conditions.add("flags & ? <> 0", flags.map(|flags| SqlValue::from(u64::from(flags.0))));
         conditions
     }
 
@@ -302,12 +290,15 @@ impl RequestQuery {
     }
 }
 
-fn number(number: u64) -> SqlValue {
-    SqlValue::Number(i64::try_from(number).unwrap_or(i64::MAX))
+/// Sums a count, as SQL.
+pub(crate) fn count(column: &str) -> String {
+    format!("CAST(sum({column}) AS bigint)")
 }
 
-fn bytes(tenant: Tenant) -> SqlValue {
-    SqlValue::Bytes(tenant.0.to_vec())
+/// Sums a figure that can grow large, as SQL: in halves, since a whole sum could overflow an integer, which
+/// would fail the query.
+pub(crate) fn large(column: &str) -> String {
+    format!("CAST(sum({column} >> 32) AS bigint), CAST(sum({column} & 4294967295) AS bigint)")
 }
 
 /// Returns a row limit within its bounds.

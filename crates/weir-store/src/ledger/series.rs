@@ -1,7 +1,7 @@
 //! Query for totals over stretches of time, from the rows of single requests: figures that daily
 //! totals do not have, such as latencies. One text of SQL serves all back ends.
 
-use super::query::{COUNT_COLUMNS, Conditions, SUM_COLUMNS, row_limit};
+use super::query::{COUNT_COLUMNS, Conditions, SUM_COLUMNS, count, large, row_limit};
 use super::{Column, Filter, Flags, UsageRow};
 
 /// Upper ends of the bands of a latency, in milliseconds, exclusive. A last band is open.
@@ -43,14 +43,6 @@ pub struct SeriesRow {
     pub total: [u64; BANDS],
 }
 
-/// Sum of a column as SQL, under the rules of a back end.
-pub(crate) struct Sums {
-    pub table: &'static str,
-    /// Sums a count, and a figure that can grow large.
-    pub count: fn(&str) -> String,
-    pub large: fn(&str) -> String,
-}
-
 impl SeriesQuery {
     /// Returns the conditions on requests.
     pub(crate) fn conditions(&self) -> Conditions {
@@ -62,7 +54,7 @@ impl SeriesQuery {
 
     /// Returns the whole statement. Columns: the stretch, if any, the names, counts, large sums,
     /// details.
-    pub(crate) fn sql(&self, conditions: &Conditions, sums: &Sums) -> String {
+    pub(crate) fn sql(&self, conditions: &Conditions) -> String {
         let every = self.every_ms.map(|every_ms| every_ms.max(1));
         let slot = every.map(|every| format!("begun_ms - begun_ms % {every}"));
         let name = |column: &Column| match column {
@@ -71,19 +63,18 @@ impl SeriesQuery {
             _ => format!("coalesce({}, '')", column.sql()),
         };
         let groups: Vec<String> = slot.into_iter().chain(self.by.iter().map(name)).collect();
-        let counts = count_columns().map(|sql| (sums.count)(&sql));
-        let larges = SUM_COLUMNS.map(|column| (sums.large)(&format!("coalesce({column}, 0)")));
-        let details = details().into_iter().map(|sql| (sums.count)(&sql));
+        let counts = count_columns().map(|sql| count(&sql));
+        let larges = SUM_COLUMNS.map(|column| large(&format!("coalesce({column}, 0)")));
+        let details = details().into_iter().map(|sql| count(&sql));
         let columns = groups.iter().cloned().chain(counts).chain(larges).chain(details);
         let group: Vec<String> = (1..=groups.len()).map(|place| place.to_string()).collect();
         let first: &[&str] = if every.is_some() { &["1"] } else { &[] };
         let most = &["sum(coalesce(cost_nano_usd, 0) / 1000) DESC", "count(*) DESC"];
         let names: Vec<&str> = group.iter().map(String::as_str).collect();
         format!(
-            "SELECT {columns} FROM {table} {conditions} {group} HAVING count(*) > 0
+            "SELECT {columns} FROM weir_request {conditions} {group} HAVING count(*) > 0
              ORDER BY {order} LIMIT {limit}",
             columns = columns.collect::<Vec<_>>().join(", "),
-            table = sums.table,
             conditions = conditions.to_sql(),
             group = match names.is_empty() {
                 true => String::new(),

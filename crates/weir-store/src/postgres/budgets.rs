@@ -1,22 +1,20 @@
-//! Budgets in PostgreSQL: their rows, past spending, and the leader lease for counting among weirs
-//! that share the server. `store::budgets` documents the meaning.
+//! Budgets in PostgreSQL: past spending, and the leader lease for counting among weirs that share the
+//! server. `store::budgets` documents the meaning.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 
 use super::super::StoreError;
-use super::super::budgets::{BudgetError, MAX_BUDGETS, Spent, SpentQuery, parse_row};
+use super::super::budgets::{Spent, SpentQuery};
 use super::super::ledger::{DAY_MS, RequestId, codec};
-use super::super::sqlite::stored;
 use super::connection::LONG_TIMEOUT;
 use super::instances::LIFETIME;
-use super::{Postgres, instances, keys, schema};
-use crate::backend::Budgets;
-use crate::budget::{Budget, BudgetId, Measure, ScopeKind};
+use super::{Postgres, instances, schema};
+use crate::budget::{Measure, ScopeKind};
+use crate::sql::stored;
 
 /// Validity of the leader lease without renewal. No other weir takes it within twice that time.
 const LEASE: Duration = Duration::from_secs(5);
@@ -81,60 +79,9 @@ impl LeaderLease {
     }
 }
 
-#[async_trait]
-impl Budgets for Postgres {
-    async fn set_budget(&self, budget: Budget, now_ms: u64) -> Result<(), BudgetError> {
-        budget.check().map_err(BudgetError::Invalid)?;
-        self.run(move |shared| async move {
-            let connection = keys::begin(&shared).await?;
-            let (id, settings) = (budget.id.to_string(), budget.to_json());
-            let others = "SELECT count(*) FROM weir_budget WHERE id <> $1";
-            let others = connection.row(others, &[&id]).await?;
-            if others.is_some_and(|row| row.get::<_, i64>(0) >= MAX_BUDGETS) {
-                connection.roll_back().await?;
-                return Ok(Err(BudgetError::TooMany));
-            }
-            let sql = "INSERT INTO weir_budget VALUES ($1, $2, $3)
-                       ON CONFLICT (id) DO UPDATE SET settings = excluded.settings";
-            connection.execute(sql, &[&id, &settings, &stored(now_ms)]).await?;
-            keys::commit(&shared, &connection).await?;
-            Ok(Ok(()))
-        })
-        .await?
-    }
-
-    async fn remove_budget(&self, id: &BudgetId) -> Result<bool, StoreError> {
-        let id = id.to_string();
-        self.run(move |shared| async move {
-            let connection = keys::begin(&shared).await?;
-            let removed =
-                connection.execute("DELETE FROM weir_budget WHERE id = $1", &[&id]).await?;
-            if removed > 0 {
-                keys::commit(&shared, &connection).await?;
-            } else {
-                connection.roll_back().await?;
-            }
-            Ok(removed > 0)
-        })
-        .await
-    }
-
-    async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError> {
-        self.read(|shared| async move {
-            let connection = shared.pool.lease().await?;
-            // Read first: a change between the two reads causes another read.
-            let asked_at = Instant::now();
-            let version = schema::number(&connection, keys::VERSION).await?.unwrap_or(0);
-            shared.keys.note(version, asked_at);
-            let rows =
-                connection.rows("SELECT id, settings FROM weir_budget ORDER BY id", &[]).await?;
-            let budgets = rows.iter().filter_map(|row| parse_row(row.get(0), row.get(1)));
-            Ok((version, budgets.collect()))
-        })
-        .await
-    }
-
-    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
+impl Postgres {
+    /// Returns totals of ended requests, and open requests.
+    pub(super) async fn spent_since(&self, query: SpentQuery) -> Result<Spent, StoreError> {
         let first_day = query.from_ms.div_ceil(DAY_MS);
         let is_by_day = query.bucket_ms.is_none_or(|length_ms| length_ms % DAY_MS == 0);
         // Buckets shorter than a day use rows only.
@@ -195,9 +142,7 @@ impl Budgets for Postgres {
         })
         .await
     }
-}
 
-impl Postgres {
     /// Acquires the leader lease for this store's budgets; `false` if another weir has it and lives.
     ///
     /// The lease of a killed weir ends when that counts as dead, within some ten seconds: the

@@ -6,15 +6,14 @@ mod address;
 mod budgets;
 mod columns;
 mod connection;
-mod conversations;
 mod group_write;
 mod instances;
 mod journal;
-mod keys;
 mod pool;
 mod queries;
 mod replica;
 mod schema;
+mod steps;
 mod values;
 mod watch;
 
@@ -32,9 +31,9 @@ use address::Address;
 use budgets::LeaderLease;
 use connection::Connection;
 use journal::Queues;
-use keys::ChangeCount;
 use pool::Pool;
 use replica::Replicas;
+use watch::ChangeCount;
 
 /// How long opening retries an unreachable server, which may be starting.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);

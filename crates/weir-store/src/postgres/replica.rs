@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::super::sqlite::stored;
 use super::super::{Entry, Kind, Tenant};
 use super::connection::{Connection, Failure, TIMEOUT};
 use super::{Postgres, Shared};
+use crate::sql::stored;
 
 /// Rows per read.
 const ROWS_AT_ONCE: i64 = 1000;

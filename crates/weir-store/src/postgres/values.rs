@@ -8,11 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::super::sqlite::stored;
 use super::super::values::check;
 use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
-use super::{Postgres, Shared, conversations, schema};
+use super::{Postgres, Shared, schema};
 use crate::backend::Values;
+use crate::conversations;
+use crate::sql::stored;
 
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
 const DELETED_AT_ONCE: i64 = 1000;
@@ -161,6 +162,7 @@ impl Values for Postgres {
 
     async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
         self.0.shared.replicas.forget_ended(now_ms);
+        let of_conversations = conversations::delete_expired(self, now_ms).await?;
         self.run(move |shared| async move {
             let connection = shared.pool.lease().await?;
             let kinds = connection.rows("SELECT kind FROM weir_total ORDER BY kind", &[]).await?;
@@ -178,10 +180,10 @@ impl Values for Postgres {
                     }
                 }
             }
-            drop(connection);
-            Ok(deleted + conversations::delete_expired(shared, now_ms).await?)
+            Ok(deleted)
         })
         .await
+        .map(|deleted| deleted + of_conversations)
     }
 }
 

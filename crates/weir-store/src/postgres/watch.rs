@@ -5,12 +5,54 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::super::StoreError;
 use super::connection::{Connection, Failure};
-use super::keys::VERSION;
-use super::{Shared, instances, schema};
+use super::{Postgres, Shared, instances, schema};
+use crate::backend::Internal;
+
+/// Name of the change counter of keys and budgets.
+pub(super) const VERSION: &str = "keys_version";
+/// How long cached keys are trusted after the server last confirmed the change counter.
+const TRUSTED: Duration = Duration::from_secs(1);
+
+/// The change counter as known to this weir.
+#[derive(Default)]
+pub(super) struct ChangeCount(std::sync::Mutex<Option<(u64, Instant)>>);
+
+impl ChangeCount {
+    /// Records the counter that the server returned to a query sent at `asked`. Older answers than
+    /// the known one are ignored.
+    pub(super) fn note(&self, version: u64, asked_at: Instant) {
+        let mut known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if known.is_none_or(|(_, before)| before <= asked_at) {
+            *known = Some((version, asked_at));
+        }
+    }
+
+    /// Returns the change counter; `None` if it is too old to trust.
+    fn version(&self) -> Option<u64> {
+        let known = *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        known.filter(|(_, asked_at)| asked_at.elapsed() < TRUSTED).map(|(version, _)| version)
+    }
+}
+
+#[async_trait]
+impl Internal for Postgres {
+    fn is_current(&self, count: u64) -> bool {
+        self.0.shared.keys.version() == Some(count)
+    }
+
+    fn watch_changes(&self) {
+        self.watch();
+    }
+
+    async fn hold_leader_lease(&self) -> Result<bool, StoreError> {
+        self.renew_leader_lease().await
+    }
+}
 
 /// Interval of polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);

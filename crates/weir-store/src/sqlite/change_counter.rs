@@ -8,12 +8,37 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rusqlite::Connection;
-
-use super::key_rows;
+use rusqlite::{Connection, OptionalExtension, params};
 
 /// Suffix of the file's name, after the store's.
 const SUFFIX: &str = ".keys";
+
+/// Name of the store's own count.
+const VERSION: &str = "keys_version";
+
+/// Returns the store's own count.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<u64> {
+    let found: Option<[u8; 8]> = connection
+        .prepare_cached("SELECT value FROM meta WHERE name = ?1")?
+        .query_row([VERSION], |row| row.get(0))
+        .optional()?;
+    Ok(found.map_or(0, u64::from_be_bytes))
+}
+
+/// Counts a change in the store, and publishes the count.
+pub(super) fn count_change(
+    connection: &Connection,
+    counter: &ChangeCounter,
+) -> rusqlite::Result<()> {
+    let next = version(connection)?.wrapping_add(1);
+    connection
+        .prepare_cached(
+            "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+        )?
+        .execute(params![VERSION, next.to_be_bytes()])?;
+    counter.write(next);
+    Ok(())
+}
 
 /// A change counter. Clones share it.
 #[derive(Clone)]
@@ -80,7 +105,7 @@ impl ChangeCounter {
     /// store without the file.
     pub(crate) fn repair(&self, connection: &mut Connection) -> rusqlite::Result<()> {
         self.reopen();
-        let is_equal = self.read() == Some(key_rows::version(connection)?);
+        let is_equal = self.read() == Some(version(connection)?);
         let is_private = matches!(&*self.0, Place::File { path, .. } if is_private(path));
         if is_equal && (is_private || matches!(*self.0, Place::Memory(_))) {
             return Ok(());
@@ -88,7 +113,7 @@ impl ChangeCounter {
         // With the write lock held, no later change can be published meanwhile.
         let behaviour = rusqlite::TransactionBehavior::Immediate;
         let transaction = connection.transaction_with_behavior(behaviour)?;
-        self.write(key_rows::version(&transaction)?);
+        self.write(version(&transaction)?);
         transaction.commit()
     }
 }

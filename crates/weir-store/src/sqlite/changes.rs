@@ -3,10 +3,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::change_counter::ChangeCounter;
-use super::{Sqlite, key_rows};
+use super::Sqlite;
+use super::change_counter::{ChangeCounter, version};
+use crate::backend::Internal;
 
 /// How long the file is trusted without reading the store: a process killed between the two
 /// updates, or an older weir, may have changed only one.
@@ -45,7 +47,7 @@ impl Changes {
 }
 
 impl Sqlite {
-    /// Returns the state of change detection.
+    #[cfg(test)]
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -65,8 +67,15 @@ impl Sqlite {
 
     /// Returns the number of changes according to the store; `None` if that would block.
     pub(crate) fn stored_changes(&self) -> Option<u64> {
-        let version = self.read_now(key_rows::version)?;
+        let version = self.read_now(version)?;
         self.changes.confirmed.fetch_max(version, Ordering::AcqRel);
         Some(version)
+    }
+}
+
+#[async_trait]
+impl Internal for Sqlite {
+    fn is_current(&self, count: u64) -> bool {
+        self.counted_changes() == Some(count) || self.stored_changes() == Some(count)
     }
 }

@@ -8,15 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{Sqlite, backup, lookup, prune, queries, rows, totals};
+use super::{Sqlite, backup, lookup, prune, rows, spent};
+use crate::StoreError;
 use crate::backend::Journal;
-use crate::ledger::text::sanitise;
-use crate::ledger::{
-    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, SeriesQuery, SeriesRow, Settlement,
-    UsageQuery, UsageRow,
-};
+use crate::budgets::{Spent, SpentQuery};
+use crate::ledger::{Intent, RequestEnd, RequestId, Settlement};
 use crate::wal::{checkpoint_all, note_written, record, settle_directly};
-use crate::{StoreError, Tenant};
 
 #[async_trait]
 impl Journal for Sqlite {
@@ -82,38 +79,24 @@ impl Journal for Sqlite {
         self.read(end).await
     }
 
-    async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
-        let model = sanitise(model).into_owned();
+    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
+        let (session, from_ms) = (Arc::clone(self.session()), query.from_ms);
+        let mut in_logs = Vec::new();
+        if query.wants_open {
+            // Logs are read first, so that a request that ends, or whose log is finished, in
+            // between is not missed.
+            let read = tokio::task::spawn_blocking(move || lookup::open_since(&session, from_ms));
+            in_logs = read.await.map_err(|_| StoreError::Closed)?;
+        }
         checkpoint_all(self).await;
-        self.read(move |connection| totals::learned_output_tokens(connection, &model)).await
-    }
-
-    async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
-        checkpoint_all(self).await;
-        self.read(move |connection| queries::usage(connection, &query)).await
-    }
-
-    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError> {
-        checkpoint_all(self).await;
-        self.read(move |connection| queries::series(connection, &query)).await
-    }
-
-    async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
-        checkpoint_all(self).await;
-        self.read(move |connection| queries::requests(connection, &query)).await
-    }
-
-    async fn spent_on_route(
-        &self,
-        tenant: Tenant,
-        route: &'static str,
-        from_ms: u64,
-    ) -> Result<u64, StoreError> {
-        checkpoint_all(self).await;
-        let spent = move |connection: &Connection| {
-            queries::spent_on_route(connection, tenant, route, from_ms)
+        let work = move |connection: &Connection| {
+            // An in-memory store reads inside the writer's transaction.
+            let begin = || connection.unchecked_transaction();
+            let _moment = connection.is_autocommit().then(begin).transpose()?;
+            let open = lookup::still_open(connection, in_logs, query.from_ms)?;
+            Ok(Spent { ended: spent::spent(connection, &query)?, open })
         };
-        self.read(spent).await
+        self.read(work).await
     }
 
     async fn prune_requests(
@@ -140,9 +123,9 @@ impl Journal for Sqlite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
-    use crate::backend::Values;
-    use crate::ledger::{Attribution, Caller, DAY_MS};
+    use crate::backend::{Reports, Values};
+    use crate::ledger::{Attribution, Caller, DAY_MS, RequestQuery, UsageQuery, UsageRow};
+    use crate::{State, Tenant};
 
     fn intent(number: u64, text: &str) -> Intent {
         let mut random = [0; 10];

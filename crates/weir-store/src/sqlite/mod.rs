@@ -3,20 +3,17 @@
 //! go to the system's memory, and a thread syncs them.
 
 mod backup;
-mod budgets;
 mod change_counter;
 mod changes;
 mod conversations;
 mod journal;
-mod key_rows;
-mod keys;
 mod lookup;
 mod prune;
-mod queries;
 mod readers;
 pub(super) mod rows;
 mod schema;
 mod spent;
+mod steps;
 mod sync;
 pub(super) mod totals;
 mod values;
@@ -31,6 +28,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::time::Instant;
 
 use crate::files::{close_to_others, make_private};
+use crate::sql::stored;
 use crate::wal::Session;
 use crate::{OpenError, SECRET_BYTES, StoreError, StoreOptions};
 use change_counter::ChangeCounter;
@@ -195,11 +193,6 @@ impl Sqlite {
     ) -> Option<T> {
         self.readers.as_ref()?.read_now(work)
     }
-}
-
-/// Converts a number for SQLite; larger ones are capped at a value beyond any real time.
-pub(super) fn stored(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl From<rusqlite::Error> for StoreError {

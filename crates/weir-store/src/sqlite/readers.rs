@@ -46,6 +46,14 @@ impl Readers {
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.run_steps(move |connection| Ok(work(connection)?)).await
+    }
+
+    /// As [`Self::run`], for work with errors of its own.
+    pub(super) async fn run_steps<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let _place = self.0.places.acquire().await.map_err(|_| StoreError::Closed)?;
         let readers = Arc::clone(&self.0);
         let read = tokio::task::spawn_blocking(move || {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Mutex;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::ledger::rollup::{
     MAX_ADDITION, MAX_LEARNED_MODELS, MAX_ROWS_A_TENANT_DAY, Rollup, Totals, UsageKey, stored_total,
@@ -253,16 +253,4 @@ fn learn(connection: &Connection, model: &str, answers: u64, tokens: u64) -> rus
             MAX_LEARNED_MODELS as i64
         ])?;
     Ok(())
-}
-
-/// Returns the learned mean output of `model`, rounded up.
-pub(crate) fn learned_output_tokens(
-    connection: &Connection,
-    model: &str,
-) -> rusqlite::Result<Option<u64>> {
-    connection
-        .prepare_cached("SELECT requests, completion_tokens FROM learned_output WHERE model = ?1")?
-        .query_row([model], |row| Ok((from_stored(row.get(0)?), from_stored(row.get(1)?))))
-        .optional()
-        .map(|found| found.map(|(requests, tokens)| tokens.div_ceil(requests.max(1))))
 }

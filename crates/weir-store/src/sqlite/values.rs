@@ -9,8 +9,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::readers::Readers;
 use super::sync::Dirty;
-use super::{Sqlite, conversations, stored, sync};
+use super::{Sqlite, stored, sync};
 use crate::backend::Values;
+use crate::conversations;
 use crate::values::check;
 use crate::wal::checkpoint_all;
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};

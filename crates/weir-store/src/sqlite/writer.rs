@@ -179,6 +179,14 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.run_steps(move |connection| Ok(work(connection)?)).await
+    }
+
+    /// As [`Self::run`], for work with errors of its own.
+    pub(crate) async fn run_steps<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let work: Work = Box::new(move |connection| {
             let done = connection.and_then(|connection| atomically(connection, work));
@@ -196,7 +204,7 @@ impl Writer {
 /// Undoes the effects of `work` if it fails halfway.
 fn atomically<T>(
     connection: &Connection,
-    work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     run_cached(connection, "SAVEPOINT work")?;
     let done = work(connection);
@@ -207,7 +215,7 @@ fn atomically<T>(
         }
         run_cached(connection, "RELEASE work")?;
     }
-    Ok(done?)
+    done
 }
 
 /// Runs a statement without parameters and results.

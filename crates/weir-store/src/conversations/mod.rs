@@ -1,11 +1,16 @@
 //! Conversations kept for callers: their facts, limits and the choice of messages. Back ends store them;
 //! messages are opaque here.
 
+mod rows;
+
 use bytes::Bytes;
 
-use crate::ledger::text::from_stored;
-use crate::sqlite::stored;
+use crate::sql::stored;
 use crate::{ENTRY_BYTES, Kind};
+
+pub(crate) use rows::delete_expired;
+#[cfg(test)]
+pub(crate) use rows::{create, mark};
 
 /// Maximum size of a name.
 pub const MAX_NAME_BYTES: usize = 100;
@@ -15,10 +20,8 @@ pub const MAX_PAGE: usize = 100;
 pub const MESSAGE_BYTES: u64 = 64;
 /// Name of their kind in the totals of the store.
 pub(crate) const KIND: &str = "conversation";
-/// Columns of a conversation's facts, in the order of [`FactsRow`].
-pub(crate) const FACTS: &str = "name, messages, weight_bytes, created_ms, last_ms, expires_ms";
 /// Maximum expired conversations deleted per transaction, so that others do not wait long.
-pub(crate) const DELETED_AT_ONCE: u64 = 100;
+const DELETED_AT_ONCE: u64 = 100;
 /// First character of the name of a mark: an empty row that has ended. Conversations' names begin with
 /// characters before it.
 pub(crate) const MARK: char = '~';
@@ -78,25 +81,9 @@ pub struct ConversationFacts {
     pub expires_ms: u64,
 }
 
-/// Stored columns of a conversation's facts.
-pub(crate) type FactsRow = (String, i64, i64, i64, Option<i64>, i64);
-
-impl From<FactsRow> for ConversationFacts {
-    fn from((name, messages, bytes, created, last, expires): FactsRow) -> Self {
-        Self {
-            name,
-            messages: from_stored(messages),
-            bytes: from_stored(bytes),
-            created_ms: from_stored(created),
-            last_message_ms: last.map(from_stored),
-            expires_ms: from_stored(expires),
-        }
-    }
-}
-
 /// Returns the name of the mark of a conversation that was replaced, cleared or deleted. Its end is the
 /// time of that change, or one more than that of the change before, so that no two changes have the same.
-pub(crate) fn mark_name(name: &str) -> String {
+fn mark_name(name: &str) -> String {
     format!("{MARK}{name}")
 }
 
@@ -145,10 +132,10 @@ pub struct Addition {
     pub messages: Vec<KeptMessage>,
 }
 
-/// Row to add messages to.
+/// Row of a conversation that messages are added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    Row(i64),
+enum AdditionRow {
+    Known(i64),
     /// One that is created.
     New,
     /// None: the conversation was changed since it was read.
@@ -158,13 +145,13 @@ pub(crate) enum Place {
 impl Addition {
     /// Returns the row that it belongs to. `found` is that of the conversation, and `change` the latest
     /// change of its name.
-    pub(crate) fn place(&self, found: Option<i64>, change: u64) -> Place {
+    fn row(&self, found: Option<i64>, change: u64) -> AdditionRow {
         match (self.continues, found) {
-            (Some(ConversationId(wanted)), found) if found != Some(wanted) => Place::Changed,
+            (Some(ConversationId(wanted)), found) if found != Some(wanted) => AdditionRow::Changed,
             // A mark that is gone was older than any exchange.
-            (None, _) if change > self.change => Place::Changed,
-            (_, Some(id)) => Place::Row(id),
-            (_, None) => Place::New,
+            (None, _) if change > self.change => AdditionRow::Changed,
+            (_, Some(id)) => AdditionRow::Known(id),
+            (_, None) => AdditionRow::New,
         }
     }
 }
@@ -180,17 +167,17 @@ pub enum Added {
 
 /// Remaining messages of a conversation after an addition, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rest {
+struct Rest {
     /// Place of the first one; those before it are deleted.
-    pub(crate) first: i64,
-    pub(crate) messages: i64,
-    pub(crate) weight_bytes: i64,
+    first: i64,
+    messages: i64,
+    weight_bytes: i64,
 }
 
 impl Rest {
     /// Determines the rest of a conversation of at most `max_bytes`. `messages` are those of
     /// [`first_kept`].
-    pub(crate) fn of(messages: &[(i64, i64, bool)], max_bytes: u64) -> Self {
+    fn of(messages: &[(i64, i64, bool)], max_bytes: u64) -> Self {
         let first = first_kept(messages, max_bytes).unwrap_or(0);
         let kept = messages.iter().filter(|(place, ..)| *place >= first);
         let (count, bytes) =

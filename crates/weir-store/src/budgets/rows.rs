@@ -1,0 +1,55 @@
+//! Rows of budgets, and the steps of their operations.
+
+use async_trait::async_trait;
+
+use super::{BudgetError, MAX_BUDGETS, parse_row};
+use crate::StoreError;
+use crate::backend::Budgets;
+use crate::budget::{Budget, BudgetId};
+use crate::sql::{Exclusive, Reads, Sql, Steps, values};
+
+#[async_trait]
+impl<B: Steps> Budgets for B {
+    async fn set_budget(&self, budget: Budget, now_ms: u64) -> Result<(), BudgetError> {
+        budget.check().map_err(BudgetError::Invalid)?;
+        let steps = move |sql: &dyn Sql| {
+            let id = budget.id.to_string();
+            let others = "SELECT count(*) FROM weir_budget WHERE id <> $1";
+            let others = sql.row(others, values![&*id])?;
+            if others.is_some_and(|row| row.number(0) >= MAX_BUDGETS) {
+                return Ok(Err(BudgetError::TooMany));
+            }
+            sql.execute(
+                "INSERT INTO weir_budget VALUES ($1, $2, $3)
+                 ON CONFLICT (id) DO UPDATE SET settings = excluded.settings",
+                values![id, budget.to_json(), now_ms],
+            )?;
+            sql.count_change()?;
+            Ok(Ok(()))
+        };
+        self.change(Exclusive::Keys, steps).await?
+    }
+
+    async fn remove_budget(&self, id: &BudgetId) -> Result<bool, StoreError> {
+        let id = id.to_string();
+        let steps = move |sql: &dyn Sql| {
+            let is_removed = sql.execute("DELETE FROM weir_budget WHERE id = $1", values![id])? > 0;
+            if is_removed {
+                sql.count_change()?;
+            }
+            Ok(is_removed)
+        };
+        self.change(Exclusive::Keys, steps).await
+    }
+
+    async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError> {
+        let steps = |sql: &dyn Sql| {
+            // Read first: a change between the two reads causes another read.
+            let count = sql.changes()?;
+            let rows = sql.rows("SELECT id, settings FROM weir_budget ORDER BY id", &[])?;
+            let budgets = rows.iter().filter_map(|row| parse_row(&row.text(0), &row.text(1)));
+            Ok((count, budgets.collect()))
+        };
+        self.select(Reads::Few, steps).await
+    }
+}

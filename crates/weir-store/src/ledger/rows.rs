@@ -1,0 +1,174 @@
+//! Queries of the journal on the tables of any back end. Results are limited in rows.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::query::{COUNT_COLUMNS, REQUEST_COLUMNS, SUM_COLUMNS, count, large, totals_of};
+use super::series::DETAILS;
+use super::{
+    Attribution, Caller, Column, Flags, KeyNames, RequestId, RequestQuery, RequestRow, SeriesQuery,
+    SeriesRow, Settlement, UsageQuery, UsageRow, sanitise,
+};
+use crate::backend::Reports;
+use crate::sql::{Reads, Sql, SqlRow, SqlValue, Steps, values};
+use crate::{StoreError, Tenant};
+
+#[async_trait]
+impl<B: Steps> Reports for B {
+    async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
+        let model = sanitise(model).into_owned();
+        let steps = move |sql: &dyn Sql| {
+            let select =
+                "SELECT requests, completion_tokens FROM weir_learned_output WHERE model = $1";
+            let found = sql.row(select, values![model])?;
+            Ok(found.map(|row| row.figure(1).div_ceil(row.figure(0).max(1))))
+        };
+        self.select(Reads::Ended, steps).await
+    }
+
+    async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
+        let (conditions, by) = (query.conditions(), query.by_sql());
+        let mut values = conditions.values.clone();
+        let mut columns: Vec<String> = by.iter().map(|&column| column.to_owned()).collect();
+        columns.extend(COUNT_COLUMNS.map(count));
+        columns.extend(SUM_COLUMNS.map(large));
+        let group =
+            if by.is_empty() { String::new() } else { format!("GROUP BY {}", by.join(", ")) };
+        let day: &[&str] = if by.contains(&"day") { &["day"] } else { &[] };
+        // Not as integers, whose sum could overflow.
+        let most: &[&str] = &["sum(cost_nano_usd * 1.0) DESC", "sum(requests) DESC"];
+        let select = format!(
+            "SELECT {columns} FROM {table} {conditions} {group} HAVING count(*) > 0
+             ORDER BY {order} LIMIT {limit}",
+            columns = columns.join(", "),
+            table = query.table(|first| {
+                values.push(SqlValue::from(&first.0[..]));
+                format!("${}", values.len())
+            }),
+            conditions = conditions.to_sql(),
+            order = [day, most, &by].concat().join(", "),
+            limit = query.max_rows(),
+        );
+        let steps = move |sql: &dyn Sql| {
+            let rows = sql.rows(&select, &values)?;
+            Ok(rows.iter().map(|row| usage_row(row, 0, &query.by)).collect())
+        };
+        self.select(Reads::Journal, steps).await
+    }
+
+    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError> {
+        let steps = move |sql: &dyn Sql| {
+            let conditions = query.conditions();
+            let rows = sql.rows(&query.sql(&conditions), &conditions.values)?;
+            Ok(rows.iter().map(|row| series_row(row, &query)).collect())
+        };
+        self.select(Reads::Journal, steps).await
+    }
+
+    async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
+        let steps = move |sql: &dyn Sql| {
+            let conditions = query.conditions();
+            let select = format!(
+                "SELECT {REQUEST_COLUMNS} FROM weir_request {conditions}
+                 ORDER BY id DESC LIMIT {limit}",
+                conditions = conditions.to_sql(),
+                limit = query.max_rows(),
+            );
+            Ok(sql.rows(&select, &conditions.values)?.iter().map(request_row).collect())
+        };
+        self.select(Reads::Journal, steps).await
+    }
+
+    async fn spent_on_route(
+        &self,
+        tenant: Tenant,
+        route: &'static str,
+        from_ms: u64,
+    ) -> Result<u64, StoreError> {
+        let steps = move |sql: &dyn Sql| {
+            let select = format!(
+                "SELECT {} FROM weir_request WHERE id >= $1 AND tenant = $2 AND route = $3",
+                large("coalesce(cost_nano_usd, 0)")
+            );
+            let first = RequestId::first_of(from_ms).0;
+            let row = sql.row(&select, values![&first[..], &tenant.0[..], route])?;
+            Ok(row.map_or(0, |row| u64::try_from(sum(&row, 0)).unwrap_or(u64::MAX)))
+        };
+        self.select(Reads::Journal, steps).await
+    }
+}
+
+/// Returns the sum whose halves are in the columns from `first` on.
+fn sum(row: &SqlRow, first: usize) -> i128 {
+    (i128::from(row.number(first)) << 32) + i128::from(row.number(first + 1))
+}
+
+/// Returns the tenant in a column. An invalid one counts as anonymous.
+fn tenant(row: &SqlRow, column: usize) -> Tenant {
+    Tenant(row.bytes(column).try_into().unwrap_or_default())
+}
+
+fn series_row(row: &SqlRow, query: &SeriesQuery) -> SeriesRow {
+    let first = usize::from(query.every_ms.is_some());
+    let start_ms = query.every_ms.map(|_| row.figure(0));
+    let usage = usage_row(row, first, &query.by);
+    let mut found = SeriesRow { start_ms, usage, ..SeriesRow::default() };
+    let before = first + query.by.len() + COUNT_COLUMNS.len() + 2 * SUM_COLUMNS.len();
+    let details: [u64; DETAILS] = std::array::from_fn(|index| row.figure(before + index));
+    found.set_details(&details);
+    found
+}
+
+/// Reads names and totals from the columns from `first` on.
+fn usage_row(row: &SqlRow, first: usize, by: &[Column]) -> UsageRow {
+    let mut usage = UsageRow::default();
+    for (index, column) in by.iter().enumerate() {
+        let index = first + index;
+        match (column, usage.name_mut(*column)) {
+            (_, Some(name)) => *name = Some(row.text(index)),
+            (Column::Tenant, None) => usage.tenant = Some(tenant(row, index)),
+            (_, None) => usage.day = Some(row.figure(index)),
+        }
+    }
+    let first = first + by.len();
+    let counted = std::array::from_fn(|index| row.figure(first + index));
+    let summed = std::array::from_fn(|index| sum(row, first + COUNT_COLUMNS.len() + 2 * index));
+    usage.totals = totals_of(counted, summed);
+    usage
+}
+
+fn request_row(row: &SqlRow) -> RequestRow {
+    let names = |key: String| {
+        Arc::new(KeyNames { key, team: row.text(4), organisation: row.text(5), user: row.text(6) })
+    };
+    RequestRow {
+        id: RequestId(row.bytes(0).try_into().unwrap_or_default()),
+        begun_ms: row.figure(1),
+        caller: Caller { tenant: tenant(row, 2), key: row.some_text(3).map(names) },
+        route: row.text(7),
+        model: row.text(8),
+        upstream: row.text(9),
+        stream: row.number(10) != 0,
+        action: row.text(13),
+        zone: row.text(14),
+        attribution: Attribution::from_labels([28, 29, 30, 31].map(|index| row.some_text(index))),
+        received_tokens: row.some_figure(15),
+        sent_tokens: row.some_figure(16),
+        plan_ms: row.some_figure(25),
+        settlement: Settlement {
+            outcome: row.text(12),
+            status: row.some_figure(11).and_then(|status| u16::try_from(status).ok()),
+            prompt_tokens: row.some_figure(17),
+            completion_tokens: row.some_figure(18),
+            cached_tokens: row.some_figure(19),
+            cache_write_tokens: row.some_figure(20),
+            reasoning_tokens: row.some_figure(21),
+            cost_nano_usd: row.some_figure(22),
+            saved_nano_usd: row.some_figure(23).map(|_| row.number(23)),
+            flags: Flags(u32::try_from(row.number(24)).unwrap_or(0)),
+            first_byte_ms: row.some_figure(26),
+            total_ms: row.some_figure(27),
+        },
+    }
+}

@@ -1,0 +1,188 @@
+//! Steps of operations on PostgreSQL's tables. They run on a thread that waits for each answer.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tokio_postgres::Row;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+
+use super::connection::{Failure, LONG_TIMEOUT, Param};
+use super::pool::Lease;
+use super::watch::VERSION;
+use super::{Postgres, Shared, schema};
+use crate::StoreError;
+use crate::conversations::{KIND, MARK, marks_end_ms};
+use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps, values};
+
+/// Lock of changes to keys and budgets.
+const LOCK_KEYS: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended('weir keys ' || current_schema(), 0))";
+
+/// A leased connection on which steps run.
+struct OnServer<'a> {
+    runtime: &'a Handle,
+    shared: &'a Shared,
+    connection: Lease<'a>,
+    /// Whether a statement may read much.
+    is_long: bool,
+    /// Number of changes to keys and budgets, if the transaction counts one.
+    counted: Cell<Option<u64>>,
+}
+
+impl OnServer<'_> {
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, StoreError> {
+        Ok(self.runtime.block_on(answer)?)
+    }
+
+    /// Runs `steps` in a transaction that alone changes `what`.
+    fn change<T>(
+        &self,
+        what: Exclusive,
+        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.wait(self.connection.begin())?;
+        match what {
+            Exclusive::Keys => self.rows(LOCK_KEYS, &[])?,
+            Exclusive::Conversations => self.rows("SELECT weir_hold($1)", values![KIND])?,
+        };
+        // Without a commit, the connection is closed.
+        let done = steps(self)?;
+        self.wait(self.connection.commit())?;
+        if let Some(count) = self.counted.get() {
+            self.shared.keys.note(count, Instant::now());
+        }
+        Ok(done)
+    }
+}
+
+impl Sql for OnServer<'_> {
+    fn rows(&self, sql: &str, values: &[SqlValue]) -> Result<Vec<SqlRow>, StoreError> {
+        let params: Vec<Param<'_>> = values.iter().map(|value| value as Param<'_>).collect();
+        let rows = match self.is_long {
+            true => self.wait(self.connection.rows_within(LONG_TIMEOUT, sql, &params)),
+            false => self.wait(self.connection.rows(sql, &params)),
+        };
+        Ok(rows?.iter().map(SqlRow::from).collect())
+    }
+
+    fn execute(&self, sql: &str, values: &[SqlValue]) -> Result<u64, StoreError> {
+        let params: Vec<Param<'_>> = values.iter().map(|value| value as Param<'_>).collect();
+        self.wait(self.connection.execute(sql, &params))
+    }
+
+    fn changes(&self) -> Result<u64, StoreError> {
+        let asked_at = Instant::now();
+        let count = self.wait(schema::number(&self.connection, VERSION))?.unwrap_or(0);
+        self.shared.keys.note(count, asked_at);
+        Ok(count)
+    }
+
+    fn count_change(&self) -> Result<(), StoreError> {
+        let count = self.wait(schema::number(&self.connection, VERSION))?.unwrap_or(0);
+        let count = count.wrapping_add(1);
+        self.wait(schema::put(&self.connection, VERSION, &count.to_be_bytes()))?;
+        self.rows("SELECT pg_notify('weir_keys', $1)", values![self.shared.pool.schema()])?;
+        self.counted.set(Some(count));
+        Ok(())
+    }
+
+    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Result<(), StoreError> {
+        let evict = "SELECT weir_evict_conversations($1, $2, $3)";
+        self.rows(evict, values![now_ms, marks_end_ms(now_ms), max_bytes]).map(drop)
+    }
+
+    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Result<u64, StoreError> {
+        let mut deleted = 0;
+        // Marks that must stay may be many, so the search for conversations passes them by.
+        let ended =
+            [(format!("name < '{MARK}' AND"), now_ms), (String::new(), marks_end_ms(now_ms))];
+        for (which, end_ms) in ended {
+            let delete = format!(
+                "DELETE FROM weir_conversation WHERE id IN
+                 (SELECT id FROM weir_conversation WHERE {which} expires_ms <= $1 LIMIT $2)"
+            );
+            deleted += self.execute(&delete, values![end_ms, most])?;
+        }
+        Ok(deleted)
+    }
+}
+
+impl Steps for Postgres {
+    async fn change<T: Send + 'static>(
+        &self,
+        what: Exclusive,
+        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let work = |shared| on_server(shared, false, move |sql| sql.change(what, steps));
+        self.run(work).await
+    }
+
+    async fn select<T: Send + 'static>(
+        &self,
+        what: Reads,
+        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let is_long = what == Reads::Journal;
+        self.read(move |shared| on_server(shared, is_long, move |sql| steps(sql))).await
+    }
+}
+
+/// Runs `work` on a thread that may wait, with a leased connection.
+async fn on_server<T: Send + 'static>(
+    shared: Arc<Shared>,
+    is_long: bool,
+    work: impl FnOnce(&OnServer<'_>) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let runtime = Handle::current();
+    let done = tokio::task::spawn_blocking(move || {
+        let pool = &shared.pool;
+        let connection = match is_long {
+            true => runtime.block_on(pool.long_lease())?,
+            false => runtime.block_on(pool.lease())?,
+        };
+        let (runtime, shared) = (&runtime, &*shared);
+        work(&OnServer { runtime, shared, connection, is_long, counted: Cell::new(None) })
+    });
+    done.await.map_err(|_| StoreError::Closed)?
+}
+
+impl ToSql for SqlValue {
+    fn to_sql(
+        &self,
+        of: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Flag(flag) => flag.to_sql(of, out),
+            Self::Number(number) => number.to_sql(of, out),
+            Self::Bytes(bytes) => bytes.to_sql(of, out),
+            Self::Text(text) => text.to_sql(of, out),
+        }
+    }
+
+    fn accepts(of: &Type) -> bool {
+        [Type::BOOL, Type::INT8, Type::BYTEA, Type::TEXT].contains(of)
+    }
+
+    to_sql_checked!();
+}
+
+impl From<&Row> for SqlRow {
+    fn from(row: &Row) -> Self {
+        let value = |column: usize| match *row.columns()[column].type_() {
+            Type::BOOL => row.get::<_, Option<bool>>(column).into(),
+            Type::INT4 => row.get::<_, Option<i32>>(column).map(i64::from).into(),
+            Type::INT8 => row.get::<_, Option<i64>>(column).into(),
+            Type::BYTEA => row.get::<_, Option<&[u8]>>(column).into(),
+            Type::TEXT => row.get::<_, Option<&str>>(column).into(),
+            // Of functions that return nothing.
+            _ => SqlValue::Null,
+        };
+        Self((0..row.len()).map(value).collect())
+    }
+}

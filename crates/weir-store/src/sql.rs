@@ -1,0 +1,182 @@
+//! Statements of both back ends in one dialect, with their values and rows, so that the steps of an operation
+//! stand once. Statements are PostgreSQL's: `$1` for a value, `weir_` in front of a table. SQLite reads `?1`
+//! and no prefix.
+
+use std::future::Future;
+
+use crate::StoreError;
+use crate::ledger::text::from_stored;
+
+/// Value of a statement or of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SqlValue {
+    Null,
+    Flag(bool),
+    Number(i64),
+    Bytes(Vec<u8>),
+    Text(String),
+}
+
+/// Lists the values of a statement.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => { &[$($crate::sql::SqlValue::from($value)),*] };
+}
+pub(crate) use values;
+
+/// Row of a result.
+#[derive(Debug)]
+pub(crate) struct SqlRow(pub Vec<SqlValue>);
+
+/// Runs statements, inside a transaction if the operation changes something.
+pub(crate) trait Sql {
+    /// Returns the rows of a statement.
+    fn rows(&self, sql: &str, values: &[SqlValue]) -> Result<Vec<SqlRow>, StoreError>;
+
+    /// Runs a statement; returns the number of changed rows.
+    fn execute(&self, sql: &str, values: &[SqlValue]) -> Result<u64, StoreError>;
+
+    /// Returns the first row of a statement.
+    fn row(&self, sql: &str, values: &[SqlValue]) -> Result<Option<SqlRow>, StoreError> {
+        Ok(self.rows(sql, values)?.into_iter().next())
+    }
+
+    /// Returns the number of changes to keys and budgets so far.
+    fn changes(&self) -> Result<u64, StoreError>;
+
+    /// Counts a change of keys or budgets, and notifies all caches.
+    fn count_change(&self) -> Result<(), StoreError>;
+
+    /// Deletes conversations above `max_bytes`: expired ones, then the oldest of the tenant with the most
+    /// data. Its marks go last: without one, an exchange could undo a change.
+    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Result<(), StoreError>;
+
+    /// Deletes expired conversations, then marks that no exchange needs any more: at most `most` of each.
+    /// Returns their number.
+    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Result<u64, StoreError>;
+}
+
+/// What a transaction changes. Others that change the same wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exclusive {
+    /// Keys, teams and budgets.
+    Keys,
+    Conversations,
+}
+
+/// What is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// A few rows.
+    Few,
+    /// A few rows, with all requests that have ended.
+    Ended,
+    /// Much of the journal, with all requests that have ended.
+    Journal,
+}
+
+/// A back end that runs steps on its tables.
+pub(crate) trait Steps: Send + Sync + 'static {
+    /// Runs `steps` completely or not at all, and returns their result after the commit.
+    fn change<T: Send + 'static>(
+        &self,
+        what: Exclusive,
+        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send;
+
+    /// Runs read-only `steps`.
+    fn select<T: Send + 'static>(
+        &self,
+        what: Reads,
+        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send;
+}
+
+/// Converts a number for storage; larger ones are capped at a value beyond any real time.
+pub(crate) fn stored(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl SqlRow {
+    /// Returns a number; 0 for none.
+    pub(crate) fn number(&self, column: usize) -> i64 {
+        match self.0.get(column) {
+            Some(SqlValue::Number(number)) => *number,
+            Some(SqlValue::Flag(flag)) => i64::from(*flag),
+            _ => 0,
+        }
+    }
+
+    /// Returns a figure; 0 for none and for a negative one, which was not written by weir.
+    pub(crate) fn figure(&self, column: usize) -> u64 {
+        from_stored(self.number(column))
+    }
+
+    /// Returns a figure, if there is one.
+    pub(crate) fn some_figure(&self, column: usize) -> Option<u64> {
+        let is_none = matches!(self.0.get(column), None | Some(SqlValue::Null));
+        (!is_none).then(|| self.figure(column))
+    }
+
+    /// Returns a text, if there is one.
+    pub(crate) fn some_text(&self, column: usize) -> Option<String> {
+        match self.0.get(column) {
+            Some(SqlValue::Text(text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns a text; empty for none.
+    pub(crate) fn text(&self, column: usize) -> String {
+        self.some_text(column).unwrap_or_default()
+    }
+
+    /// Returns bytes; empty for none.
+    pub(crate) fn bytes(&self, column: usize) -> &[u8] {
+        match self.0.get(column) {
+            Some(SqlValue::Bytes(bytes)) => bytes,
+            _ => &[],
+        }
+    }
+}
+
+impl From<bool> for SqlValue {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl From<i64> for SqlValue {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<u64> for SqlValue {
+    fn from(number: u64) -> Self {
+        Self::Number(stored(number))
+    }
+}
+
+impl From<&[u8]> for SqlValue {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Bytes(bytes.to_vec())
+    }
+}
+
+impl From<String> for SqlValue {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for SqlValue {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for SqlValue {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}
