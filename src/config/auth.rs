@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use super::choices::AuthMode;
 use super::checks::listen_address;
 use super::keys::{ADMIN, ADMIN_TLS, AUTH};
 use super::reader::Reader;
@@ -12,16 +13,6 @@ use super::{Config, Originals, Secret, upstreams};
 /// Default address of the admin API in keys mode.
 const ADMIN_LISTEN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8410);
-
-/// Who may call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum AuthMode {
-    /// Anyone, with their own provider key.
-    #[default]
-    Open,
-    /// Holders of virtual keys.
-    Keys,
-}
 
 /// `[auth]`: caller authentication.
 #[derive(Debug, Clone, Default)]

@@ -32,9 +32,13 @@ use std::net::SocketAddr;
 use figment::Figment;
 use ipnet::IpNet;
 
-pub use auth::{Admin, AdminListen, Auth, AuthMode};
+pub use auth::{Admin, AdminListen, Auth};
 pub use budgets::Budgets;
 pub use checks::is_database_url;
+pub use choices::{
+    AskUsage, AuthMode, CompactsBy, LargerWhen, LateSystem, LogFormat, Mode, OnFailure, Originals,
+    SummaryMode, UnknownPrice,
+};
 pub use conversations::Conversations;
 pub use events::{EventKind, Events};
 pub use learning::Learning;
@@ -42,8 +46,8 @@ pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{DEFAULTS, Problem, Warning};
 pub use redis::Redis;
-pub use routes::{FallbackOn, LargerWhen, Route, Routes};
-pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
+pub use routes::{FallbackOn, Route, Routes};
+pub use summaries::{SAME_MODEL, Summaries};
 pub use tls::{ConnectTls, ListenTls};
 pub use traces::Traces;
 pub use upstreams::{DEFAULT_UPSTREAM, Upstream};
@@ -180,25 +184,6 @@ pub struct Cors {
     pub allow_origins: Vec<String>,
 }
 
-/// When weir requests usage for a streamed chat whose caller did not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AskUsage {
-    /// Always, except for models for which the upstream refused it.
-    Auto,
-    /// Always; an upstream that has refused it is asked again with each request.
-    Always,
-    Never,
-}
-
-/// Who compacts a conversation if its caller asks for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CompactsBy {
-    /// The upstream if it is OpenAI's or Anthropic's own, else weir.
-    Auto,
-    Weir,
-    Upstream,
-}
-
 /// `[context]`: compaction of growing conversations.
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -221,17 +206,6 @@ pub struct Context {
     pub originals_max_bytes: u64,
 }
 
-/// Where the full text of shortened or removed messages is kept for later retrieval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Originals {
-    /// Nowhere.
-    Off,
-    /// In this process only.
-    Memory,
-    /// In the store.
-    Store,
-}
-
 /// Settings of one model besides its windows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelSettings {
@@ -243,25 +217,6 @@ pub struct ModelSettings {
     pub token_permille: Option<u32>,
     /// Path of its vocabulary, a `tokenizer.json`.
     pub tokenizer: Option<String>,
-}
-
-/// Handling of a system message after other messages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LateSystem {
-    /// It stays unchanged.
-    #[default]
-    Keep,
-    /// It becomes a user message, for chat templates that refuse it.
-    User,
-}
-
-/// Handling of a conversation above its high mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Compacts it below the limit.
-    Compact,
-    /// Plans and reports, but forwards it unchanged.
-    Observe,
 }
 
 /// `[[limits]]`: a lower limit for matching models.
@@ -289,17 +244,6 @@ pub struct Prices {
     pub stated: bool,
     /// Price to assume if `unknown` selects it.
     pub default: Option<Price>,
-}
-
-/// Cost of a request whose model has no known price.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnknownPrice {
-    /// Zero; its record is marked as unpriced.
-    Zero,
-    /// The request is refused.
-    Reject,
-    /// The default price applies.
-    Default,
 }
 
 /// Price of a model, or the rule if it is unknown.
@@ -348,15 +292,6 @@ pub struct Ledger {
     pub receipts: bool,
 }
 
-/// Handling of a request that cannot be recorded before it is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnFailure {
-    /// It is sent anyway.
-    Open,
-    /// It is refused.
-    Closed,
-}
-
 /// `[log]`: one line per request, never with content.
 #[derive(Debug, Clone)]
 pub struct Log {
@@ -365,8 +300,3 @@ pub struct Log {
     pub level: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    Text,
-    Json,
-}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::choices::LargerWhen;
 use super::keys::ROUTES;
 use super::policies::Policies;
 use super::reader::Reader;
@@ -78,16 +79,6 @@ impl FallbackOn {
             }),
         }
     }
-}
-
-/// When a conversation moves to the larger model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LargerWhen {
-    /// If it would be refused.
-    #[default]
-    Refused,
-    /// Also if it would be compacted.
-    Cut,
 }
 
 impl Route {

@@ -1,6 +1,7 @@
 //! `[summaries]`: model, timing and cost limits of summaries of compacted messages. Reads no key;
 //! it records where one is stored.
 
+use super::choices::SummaryMode;
 use super::keys::SUMMARIES;
 use super::reader::Reader;
 use super::{Config, Priced, Secret};
@@ -48,21 +49,6 @@ pub struct Summaries {
     pub max_bytes: u64,
     /// Maximum cost of one tenant's summaries per day (UTC); 0 for no cap.
     pub max_day: NanoUsd,
-}
-
-/// When a model writes summaries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SummaryMode {
-    /// In the background if a model is configured, otherwise never.
-    Auto,
-    /// Never; stored summaries are not used either.
-    Off,
-    /// Never; summaries already in conversations' frozen parts stay.
-    Extract,
-    /// In the background, before the compaction that needs it; no request waits.
-    Background,
-    /// As `Background`, but a compaction whose summary is not ready waits for it.
-    Wait,
 }
 
 impl Summaries {

@@ -1,8 +1,8 @@
 //! Keys of compaction: policies, summaries and learned limits.
 
 use super::{DAY_MS, EMPTY, Effect, GIB, Key, Kind::*, MAX_TOKENS, Sample, Section};
-use super::{NANO, YEAR_MS, keys, words};
-use crate::config::{Mode, Originals, SummaryMode};
+use super::{NANO, YEAR_MS, keys};
+use crate::config::choices::{Mode, Originals, SummaryMode, words};
 use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart as RestartAt};
 use weir_engine::compact::preset::PRESETS;
 use weir_store::budget::NanoUsd;

@@ -168,17 +168,6 @@ fn quoted(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| format!("{word:?}")).collect()
 }
 
-/// A type whose values are written as words.
-pub(super) trait Choice: Copy + 'static {
-    /// Values by their words, in the order of the documentation.
-    const WORDS: &'static [(&'static str, Self)];
-}
-
-/// Returns the words of `T`.
-fn words<T: Choice>() -> Vec<&'static str> {
-    T::WORDS.iter().map(|(word, _)| *word).collect()
-}
-
 /// Effect of a changed key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {

@@ -1,7 +1,7 @@
 //! Keys of limits, models and prices.
 
-use super::{EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys, words};
-use crate::config::{LateSystem, UnknownPrice};
+use super::{EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys};
+use crate::config::choices::{LateSystem, UnknownPrice, words};
 use weir_store::budget::NanoUsd;
 use weir_store::budget::price::RATE_END_NANO_USD;
 

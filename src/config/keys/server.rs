@@ -1,7 +1,7 @@
 //! Keys of the listener, of callers' authentication, the admin API and the log.
 
-use super::{DAY_MS, EMPTY, GIB, Key, Kind::*, Section, keys, words};
-use crate::config::{AuthMode, LogFormat};
+use super::{DAY_MS, EMPTY, GIB, Key, Kind::*, Section, keys};
+use crate::config::choices::{AuthMode, LogFormat, words};
 
 pub(in crate::config) const SERVER: Section = Section {
     path: "server",

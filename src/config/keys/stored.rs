@@ -1,7 +1,7 @@
 //! Keys of memory, the store, shared counters, the journal and budgets.
 
-use super::{DAY_MS, EMPTY, GIB, HOUR_MS, Kind::*, Section, keys, words};
-use crate::config::OnFailure;
+use super::{DAY_MS, EMPTY, GIB, HOUR_MS, Kind::*, Section, keys};
+use crate::config::choices::{OnFailure, words};
 
 /// A century.
 const MAX_DAYS: u64 = 36_500;

@@ -1,7 +1,7 @@
 //! Keys of upstreams and routes.
 
-use super::{DAY_MS, EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys, words};
-use crate::config::{AskUsage, CompactsBy, LargerWhen};
+use super::{DAY_MS, EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys};
+use crate::config::choices::{AskUsage, CompactsBy, LargerWhen, words};
 
 /// Keys of every upstream.
 const UPSTREAM_KEYS: &[Key] = keys! {
