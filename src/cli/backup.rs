@@ -42,14 +42,11 @@ pub(super) fn run(args: &BackupArgs) -> Result<(), String> {
         return Err(format!("cannot write {shown}: there is no folder {folder}; make it first"));
     }
     let store = args.store.existing()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
     let shown = args.file.display();
-    runtime
-        .block_on(copy(&store, &args.file))
-        .map_err(|error| format!("cannot write {shown}: {error}"))?;
+    super::block_on(async {
+        let copied = copy(&store, &args.file).await;
+        copied.map_err(|error| format!("cannot write {shown}: {error}"))
+    })?;
     super::print(&format!("{shown}: {} bytes\n", size_bytes(&args.file)))
 }
 

@@ -7,6 +7,7 @@ use super::colours::Colours;
 use super::moments::moment;
 use super::print;
 use super::store_path::{self, StoreArgs};
+use super::table::left_aligned;
 use crate::config::Config;
 use crate::proxy::hold::budgets::scope::resolve;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
@@ -116,11 +117,7 @@ fn share(text: &str) -> Result<u16, String> {
 pub(super) fn run(args: &BudgetsArgs) -> Result<(), String> {
     let config = args.store.configuration()?;
     let store = store_path::kept(&config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(act(args, &config, &store))
+    super::block_on(act(args, &config, &store))
 }
 
 async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), String> {
@@ -184,7 +181,6 @@ fn table(listed: Vec<Listed>) -> String {
         return "there are no budgets; `weir budgets set --help` explains how to set one\n"
             .to_owned();
     }
-    let head = ["BUDGET", "LIMIT", "SPENT", "LEFT", "RESETS"].map(str::to_owned);
     let rows = statuses.iter().map(|one| {
         let shown = |amount| one.budget.id.measure.shown(amount);
         let (spent, left) = match one.scope.is_each() {
@@ -196,13 +192,5 @@ fn table(listed: Vec<Listed>) -> String {
         let name = if is_member { format!("  {}", one.scope) } else { one.name() };
         [name, shown(one.budget.limit), spent, left, resets]
     });
-    let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..5).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &[String; 5]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    let table: String = rows.iter().map(line).collect();
-    Colours::of_stdout().head(&table)
+    Colours::of_stdout().head(&left_aligned(["BUDGET", "LIMIT", "SPENT", "LEFT", "RESETS"], rows))
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::moments::moment;
 use super::store_path::StoreArgs;
+use super::table::left_aligned;
 use crate::proxy::conversations::pages::{exported, facts};
 use weir_engine::compact::report::shown::json_line;
 use weir_store::conversations::{Conversation, ConversationFacts, MAX_PAGE};
@@ -83,12 +84,9 @@ fn tenant(text: &str) -> Result<Tenant, String> {
 /// Runs `weir conversations …`.
 pub(super) fn run(args: &ConversationsArgs) -> Result<(), String> {
     let store = args.store.existing()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
     let team = args.team.as_deref().unwrap_or("default");
     let tenant = args.tenant.unwrap_or_else(|| store.team_tenant(team));
-    super::print(&runtime.block_on(act(&args.command, &store, tenant))?)
+    super::print(&super::block_on(act(&args.command, &store, tenant))?)
 }
 
 async fn act(
@@ -162,7 +160,6 @@ async fn all(store: &Store, tenant: Tenant) -> Result<Vec<ConversationFacts>, St
 
 /// Formats conversations as a table, times in UTC.
 fn table(all: &[ConversationFacts]) -> String {
-    let head = ["NAME", "MESSAGES", "BYTES", "LAST MESSAGE", "KEPT UNTIL"].map(str::to_owned);
     let rows = all.iter().map(|facts| {
         [
             facts.name.clone(),
@@ -172,12 +169,5 @@ fn table(all: &[ConversationFacts]) -> String {
             moment(facts.expires_ms),
         ]
     });
-    let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..5).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &[String; 5]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    left_aligned(["NAME", "MESSAGES", "BYTES", "LAST MESSAGE", "KEPT UNTIL"], rows)
 }

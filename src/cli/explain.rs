@@ -201,9 +201,6 @@ pub(super) fn explain(
     asked: &Asked<'_>,
     question: Question,
 ) -> Result<Explained, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| format!("cannot start threads: {error}"))?;
     let options = RequestOptions {
         max_input_tokens: asked.max_input_tokens,
         policy: asked.policy.map(str::to_owned),
@@ -212,9 +209,11 @@ pub(super) fn explain(
     let named = asked.protocol.and_then(Protocol::from_name);
     let recognised = || std::str::from_utf8(&body).map(Protocol::recognise).unwrap_or_default();
     let (tenant, protocol) = (Tenant::ANONYMOUS, named.unwrap_or_else(recognised));
-    runtime
-        .block_on(planner.explain(tenant, protocol, body, asked.model, options, Some(question)))
-        .map_err(|error| format!("{}: {}", path.display(), error.message))
+    super::block_on(async {
+        let explained =
+            planner.explain(tenant, protocol, body, asked.model, options, Some(question)).await;
+        explained.map_err(|error| format!("{}: {}", path.display(), error.message))
+    })
 }
 
 /// Formats the output.

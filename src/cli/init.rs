@@ -171,10 +171,6 @@ fn set_budget(config: &Path, amount: NanoUsd) -> Result<String, String> {
     let set = || {
         let config = store_path::configuration(Some(config), None)?;
         let store = store_path::kept(&config)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .map_err(|error| format!("cannot start: {error}"))?;
         let id = BudgetId {
             scope: Scope::parse("all")?,
             measure: Measure::NanoUsd,
@@ -182,8 +178,10 @@ fn set_budget(config: &Path, amount: NanoUsd) -> Result<String, String> {
         };
         let budget = Budget { id, limit: amount.0, warn_permille: Some(WARN_PERMILLE) };
         let shown = budget.id.measure.shown(budget.limit);
-        let set = runtime.block_on(store.set_budget(budget, now_ms()));
-        set.map_err(|error| error.to_string())?;
+        super::block_on(async {
+            let set = store.set_budget(budget, now_ms()).await;
+            set.map_err(|error| error.to_string())
+        })?;
         let place = store.file().map_or("the store".to_owned(), |file| file.display().to_string());
         Ok(format!("set a budget of {shown} a month in {place}\n"))
     };

@@ -7,6 +7,7 @@ use std::io::Read as _;
 use super::colours::Colours;
 use super::moments::{moment, span_ms};
 use super::store_path::{self, StoreArgs};
+use super::table::left_aligned;
 use crate::config::{AuthMode, Config};
 use weir_store::keys::{
     Issued, KeyChange, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, MAX_PROFILE_BYTES, NewKey,
@@ -238,10 +239,7 @@ impl Limits {
 pub(super) fn run(args: &KeysArgs) -> Result<(), String> {
     let config = args.store.configuration()?;
     let store = store_path::kept(&config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(act(args, &config, &store))
+    super::block_on(act(args, &config, &store))
 }
 
 async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), String> {
@@ -420,7 +418,6 @@ fn table(keys: &[KeyFacts], now_ms: u64) -> String {
                 list --all` also lists those that have ended\n"
             .to_owned();
     }
-    let head = ["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"].map(str::to_owned);
     let rows = keys.iter().map(|facts| {
         let key = &facts.key;
         let models = match key.settings.models.as_slice() {
@@ -430,15 +427,7 @@ fn table(keys: &[KeyFacts], now_ms: u64) -> String {
         let (name, team, user) = (key.name.clone(), key.team.clone(), key.user.clone());
         [key.id.clone(), name, team, user, models, limits(&key.settings), state(facts, now_ms)]
     });
-    let rows: Vec<[String; 7]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..7).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &[String; 7]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    let table: String = rows.iter().map(line).collect();
-    Colours::of_stdout().head(&table)
+    Colours::of_stdout().head(&left_aligned(["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"], rows))
 }
 
 fn limits(settings: &KeySettings) -> String {

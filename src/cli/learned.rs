@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::colours::Colours;
 use super::moments::moment;
 use super::store_path::StoreArgs;
-use super::usage::aligned;
+use super::table::aligned;
 use crate::proxy::upstreams::learned::{self, LimitsRow, RatioRow, limits_json, ratio_json};
 use crate::proxy::upstreams::learned_store::Stored;
 use weir_store::Store;
@@ -34,10 +34,7 @@ pub(super) struct LearnedArgs {
 /// Runs `weir models learned`.
 pub(super) fn run(args: &LearnedArgs) -> Result<(), String> {
     let store = args.store.existing()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    super::print(&runtime.block_on(listing(&store, args.json))?)
+    super::print(&super::block_on(listing(&store, args.json))?)
 }
 
 /// Removes limits that were learned from upstreams' refusals
@@ -58,10 +55,7 @@ pub(super) struct ForgetArgs {
 /// Runs `weir models forget`.
 pub(super) fn forget(args: &ForgetArgs) -> Result<(), String> {
     let store = args.store.existing()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    super::print(&runtime.block_on(forgotten(&store, args.name.as_deref()))?)
+    super::print(&super::block_on(forgotten(&store, args.name.as_deref()))?)
 }
 
 /// Removes the limits of the model `name`, or of all models, and lists them.

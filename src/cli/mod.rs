@@ -38,6 +38,7 @@ mod settings;
 pub mod sources;
 mod start_error;
 mod store_path;
+mod table;
 mod tokenizer_file;
 mod tokens;
 mod top;
@@ -154,6 +155,15 @@ pub fn run() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         },
     }
+}
+
+/// Runs the work of a command that waits for a store.
+fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(work)
 }
 
 /// Prints `text`. A reader that closed its end, such as `head`, is no error.

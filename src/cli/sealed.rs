@@ -43,12 +43,10 @@ impl Opener {
         let tenants = match config.auth.mode {
             AuthMode::Open => tenants_of(&secret, &key),
             AuthMode::Keys => {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .map_err(|error| format!("cannot start: {error}"))?;
-                let found = runtime.block_on(KeyCache::new(store).find(&key));
-                let found = found.map_err(|error| format!("the store cannot be read: {error}"))?;
+                let found = super::block_on(async {
+                    let found = KeyCache::new(store).find(&key).await;
+                    found.map_err(|error| format!("the store cannot be read: {error}"))
+                })?;
                 let (holder, _) = found.ok_or_else(|| {
                     format!("--key-env: the key in {name} is not one of this store's")
                 })?;

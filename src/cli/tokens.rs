@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::colours::{Colours, DIM, YELLOW, of_percent};
 use super::explain::{self, Asked};
 use super::progress::Progress;
-use super::usage::aligned;
+use super::table::aligned;
 use crate::proxy::Question;
 use weir_engine::compact::report::shown::{counted, first_words, percent, safe_lines, tokens};
 use weir_engine::compact::report::{Report, model};

@@ -6,6 +6,7 @@ use clap::Args;
 use super::colours::Colours;
 use super::moments::moment;
 use super::store_path::StoreArgs;
+use super::table::aligned;
 use weir_store::Store;
 use weir_store::budget::calendar::{DAY_MS, read_day, read_month};
 use weir_store::ledger::{
@@ -104,10 +105,7 @@ fn month(text: &str) -> Result<(u64, u64), String> {
 /// Runs `weir usage`.
 pub(super) fn run(args: &UsageArgs) -> Result<(), String> {
     let store = args.store.existing()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    let table = runtime.block_on(async {
+    let table = super::block_on(async {
         match args.requests {
             Some(limit) => requests(args, limit, &store).await,
             None => sums(args, &store).await,
@@ -365,28 +363,6 @@ fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
     rows.map(|row| row.iter().map(cell).collect::<Vec<_>>().join(",") + "\n").collect()
 }
 
-/// Aligns columns: the first `names` to the left, figures to the right, and the last as it is.
-pub(super) fn aligned(rows: &[Vec<String>], names: usize) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(place, (cell, width))| {
-            if place < names || place + 1 == columns {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -405,13 +381,5 @@ mod tests {
         {
             assert_eq!(dollars(nano_usd), expected);
         }
-    }
-
-    #[test]
-    fn columns_stand_one_below_the_other() {
-        let rows = [vec!["m", "7", "x"], vec!["longer", "1234", ""]];
-        let rows: Vec<Vec<String>> =
-            rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
-        assert_eq!(aligned(&rows, 1), "m          7  x\nlonger  1234\n");
     }
 }

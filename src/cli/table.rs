@@ -1,0 +1,46 @@
+//! Tables of text. Knows nothing of what they list.
+
+/// Aligns columns: the first `names` to the left, figures to the right, and the last as it is.
+pub(super) fn aligned(rows: &[Vec<String>], names: usize) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(place, (cell, width))| {
+            if place < names || place + 1 == columns {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Aligns all columns to the left, below their heads.
+pub(super) fn left_aligned<const N: usize>(
+    heads: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let rows: Vec<Vec<String>> =
+        std::iter::once(heads.map(str::to_owned)).chain(rows).map(Vec::from).collect();
+    aligned(&rows, N)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_one_below_the_other() {
+        let rows = [vec!["m", "7", "x"], vec!["longer", "1234", ""]];
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
+        assert_eq!(aligned(&rows, 1), "m          7  x\nlonger  1234\n");
+    }
+}
