@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_bench::{Asked, Case, Course, Missing, Scores};
+use weir_bench::{Case, CaseItems, Course, Missing, Scores};
 
 use super::process::{Folder, Running, Start};
 use super::upstream::{Kind as SeenKind, Seen, Turn, Upstream};
@@ -102,7 +102,7 @@ impl<'a> Player<'a> {
         limit_tokens: u64,
         times: &mut Times,
     ) -> Result<Scores, String> {
-        let asked = Asked::new(case.clone());
+        let asked = CaseItems::new(case.clone());
         let mut course = Course::new(&asked, limit_tokens);
         let mut extra = weir_bench::scores::ExtraCalls::default();
         let (mut added_ms, mut compaction_ms) = (Vec::new(), Vec::new());
@@ -156,7 +156,7 @@ impl<'a> Player<'a> {
     /// Sends requests to a second instance, and to the first one after a restart.
     async fn compare(
         &mut self,
-        asked: &Asked,
+        asked: &CaseItems,
         limit_tokens: u64,
         judged: &[(usize, Bytes)],
         scores: &mut Scores,
@@ -186,7 +186,7 @@ impl<'a> Player<'a> {
     /// Sends a request again and lets the model ask the recall tool for the missing values.
     async fn probe(
         &mut self,
-        asked: &Asked,
+        asked: &CaseItems,
         place: usize,
         limit_tokens: u64,
         missing: Vec<Missing>,
@@ -237,7 +237,7 @@ impl<'a> Player<'a> {
     async fn exchange(
         &mut self,
         number: usize,
-        asked: &Asked,
+        asked: &CaseItems,
         place: usize,
         limit_tokens: u64,
         wanted: Vec<Missing>,

@@ -4,7 +4,7 @@ use http::{Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{METRICS, Refusal, Shared, organization};
+use super::{AdminState, METRICS, Refusal, organization};
 use crate::proxy::hold::budgets::scope::resolve;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::BudgetError;
@@ -17,7 +17,7 @@ const ROOT: &str = "/admin/v1/";
 
 /// Page of a list. `next` is the value of `after` for the next page.
 #[derive(Serialize)]
-struct Page<'a, T> {
+struct ListPage<'a, T> {
     object: &'static str,
     data: &'a [T],
     next: Option<&'a str>,
@@ -96,7 +96,7 @@ impl From<BudgetError> for Refusal {
 /// Answer to a request: status and JSON.
 pub(super) type Answer = Result<(StatusCode, String), Refusal>;
 
-impl Shared {
+impl AdminState {
     /// Routes a request to its action.
     pub(super) async fn act(&self, method: &Method, uri: &Uri, body: &[u8]) -> Answer {
         if uri.path() == METRICS {
@@ -249,7 +249,7 @@ pub(super) fn done(value: &impl Serialize) -> Answer {
 
 fn page<T: Serialize>(data: &[T], place: impl Fn(&T) -> &str) -> Answer {
     let last = if data.len() < MAX_PAGE { None } else { data.last() };
-    done(&Page { object: "list", data, next: last.map(place) })
+    done(&ListPage { object: "list", data, next: last.map(place) })
 }
 
 /// Refuses a key that would have expired already.

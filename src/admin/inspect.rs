@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::api::{Answer, done, read, refused};
-use super::{Refusal, Shared};
+use super::{AdminState, Refusal};
 use crate::proxy::ProxyError;
 use crate::proxy::plan::inspect::{
     Inspection, InspectionLimit, MAX_POLICIES, MAX_TURNS, Opened, Wanted,
@@ -24,7 +24,7 @@ const MAX_LISTED: usize = 1000;
 /// Request for an inspection.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct InspectionQuery {
     /// A request body, JSON lines of conversations, or an agent's transcript.
     text: String,
     /// Protocol of requests and lines; recognised by their shape if absent.
@@ -61,7 +61,7 @@ struct Inspected {
     /// `request`, `trace`, `claude_code` or `codex`.
     form: &'static str,
     /// Conversations of the text, as far as they are listed.
-    conversations: Vec<Listed>,
+    conversations: Vec<ListedConversation>,
     conversation: usize,
     protocol: &'static str,
     #[serde(flatten)]
@@ -88,7 +88,7 @@ struct RecentRequest<'a> {
 
 /// Conversation of a text.
 #[derive(Serialize)]
-struct Listed {
+struct ListedConversation {
     id: String,
     bytes: usize,
 }
@@ -99,7 +99,7 @@ impl From<ProxyError> for Refusal {
     }
 }
 
-impl Asked {
+impl InspectionQuery {
     fn limit(&self) -> Result<InspectionLimit, Refusal> {
         match (self.max_input_tokens, self.limit_percent) {
             (None, None) => Ok(InspectionLimit::Model),
@@ -135,7 +135,7 @@ impl Asked {
     }
 }
 
-impl Shared {
+impl AdminState {
     /// Lists the choices of an inspection.
     pub(super) fn inspection_choices(&self) -> Answer {
         let rules = self.rules();
@@ -181,7 +181,7 @@ impl Shared {
 
     /// Plans the requests of a conversation.
     pub(super) async fn inspect(&self, body: &[u8]) -> Answer {
-        let asked: Asked = read(body)?;
+        let asked: InspectionQuery = read(body)?;
         let protocol = asked.protocol()?;
         let policies = self.policies_of(&asked)?;
         let (limit, opened) = (asked.limit()?, asked.opened()?);
@@ -229,7 +229,7 @@ impl Shared {
     }
 
     /// Returns the names of the policies to compare.
-    fn policies_of(&self, asked: &Asked) -> Result<Vec<String>, Refusal> {
+    fn policies_of(&self, asked: &InspectionQuery) -> Result<Vec<String>, Refusal> {
         let default = || vec!["default".to_owned()];
         let names = asked.policies.clone().filter(|names| !names.is_empty());
         let names = names.unwrap_or_else(default);
@@ -243,8 +243,8 @@ impl Shared {
     }
 }
 
-fn listed(found: &[Recorded]) -> Vec<Listed> {
+fn listed(found: &[Recorded]) -> Vec<ListedConversation> {
     let listed = found.iter().take(MAX_LISTED);
     let id = |own: &Recorded| own.id.chars().take(200).collect();
-    listed.map(|own| Listed { id: id(own), bytes: own.body.len() }).collect()
+    listed.map(|own| ListedConversation { id: id(own), bytes: own.body.len() }).collect()
 }

@@ -5,9 +5,9 @@ use http::Uri;
 use serde::Serialize;
 
 use super::api::{Answer, done, query, refused};
-use super::{Refusal, Shared};
+use super::{AdminState, Refusal};
 use crate::proxy::Proxy;
-use crate::proxy::live::{Ended, Shown};
+use crate::proxy::live::{Ended, ShownRequest};
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::signed_usd;
 use weir_store::now_ms;
@@ -17,13 +17,13 @@ const DEFAULT_LIMIT: usize = 200;
 
 /// The answer. It has up to 500 requests, so it is written without a tree of values between.
 #[derive(Serialize)]
-struct Page<'a> {
+struct LivePage<'a> {
     object: &'static str,
     now_ms: u64,
     started_ms: u64,
     next: u64,
     totals: Sums,
-    running: &'a [Shown],
+    running: &'a [ShownRequest],
     requests: Vec<&'a Ended>,
 }
 
@@ -40,7 +40,7 @@ struct Sums {
     unpriced: u64,
 }
 
-impl Shared {
+impl AdminState {
     /// Shows the requests in flight, and those that ended after the number `after`: the newest `limit`.
     pub(super) fn live(&self, uri: &Uri) -> Answer {
         let [after, limit] = query(uri, ["after", "limit"])?;
@@ -51,7 +51,7 @@ impl Shared {
         let proxy = self.serving()?;
         let look = proxy.live().look(after, limit.unwrap_or(DEFAULT_LIMIT));
         let totals = proxy.journal().metrics().totals();
-        let page = Page {
+        let page = LivePage {
             object: "live",
             now_ms: now_ms(),
             started_ms: look.started_ms,

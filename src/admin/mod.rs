@@ -48,7 +48,7 @@ use crate::proxy::BoxError;
 use crate::proxy::admit::host::Hosts;
 use crate::proxy::{Proxy, metrics};
 use crate::tls::{HTTP1, Stream, Tls, TlsError};
-use session::{Attempt, Sessions};
+use session::{LoginAttempt, Sessions};
 use weir_store::Store;
 
 /// Path of the metrics page for scrapers.
@@ -86,14 +86,14 @@ pub struct Admin {
     address: SocketAddr,
     /// `None` if the listener speaks plain HTTP.
     tls: Option<Tls>,
-    shared: Arc<Shared>,
+    shared: Arc<AdminState>,
 }
 
 /// Returns the proxy that is in force.
 type ProxySource = Box<dyn Fn() -> Arc<Proxy> + Send + Sync>;
 
 /// State shared by all requests.
-struct Shared {
+struct AdminState {
     store: Store,
     time_zone: TimeZone,
     token: Token,
@@ -129,7 +129,7 @@ impl Rules {
 #[derive(Clone)]
 pub struct AdminRenewal {
     tls: Option<Tls>,
-    shared: Arc<Shared>,
+    shared: Arc<AdminState>,
 }
 
 impl AdminRenewal {
@@ -169,7 +169,7 @@ impl Admin {
         let rules = RwLock::new(Arc::new(Rules::new(config)));
         let proxy = OnceLock::new();
         let sessions = Sessions::new(address.port(), tls.is_some());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AdminState {
             store,
             time_zone,
             token,
@@ -229,7 +229,7 @@ impl Admin {
                 },
             };
             // Few addresses are open at once, so a search is cheap.
-            let Some(share) = Share::of(&peers, peer.ip()) else { continue };
+            let Some(share) = AddressShare::of(&peers, peer.ip()) else { continue };
             let (shared, tls) = (Arc::clone(&self.shared), self.tls.clone());
             open.spawn(async move {
                 if let Some(stream) = opened(tls, stream).await {
@@ -247,7 +247,7 @@ impl Admin {
 
 /// Connection with its address, whether it has a request, and the sign to leave.
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     peer: IpAddr,
     is_busy: AtomicBool,
     leaves: Notify,
@@ -255,10 +255,10 @@ struct Open {
 
 /// All connections, the oldest first.
 #[derive(Clone, Default)]
-struct Peers(Arc<Mutex<Vec<Arc<Open>>>>);
+struct Peers(Arc<Mutex<Vec<Arc<OpenConnection>>>>);
 
 impl Peers {
-    fn all(&self) -> MutexGuard<'_, Vec<Arc<Open>>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<OpenConnection>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -266,7 +266,7 @@ impl Peers {
     /// others out by keeping connections. Returns whether there was one.
     fn release(&self, peer: Option<IpAddr>) -> bool {
         let mut all = self.all();
-        let is_idle = |own: &Arc<Open>| {
+        let is_idle = |own: &Arc<OpenConnection>| {
             peer.is_none_or(|peer| own.peer == peer) && !own.is_busy.load(Ordering::Acquire)
         };
         let Some(place) = all.iter().position(is_idle) else { return false };
@@ -276,33 +276,33 @@ impl Peers {
 }
 
 /// A connection's share of those of its address, released on drop.
-struct Share {
+struct AddressShare {
     peers: Peers,
-    open: Arc<Open>,
+    open: Arc<OpenConnection>,
 }
 
-impl Share {
+impl AddressShare {
     /// Counts a connection of `peer`; `None` if it has enough, all with requests.
     fn of(peers: &Peers, peer: IpAddr) -> Option<Self> {
         let own = peers.all().iter().filter(|own| own.peer == peer).count();
         if own >= MAX_CONNECTIONS_OF_ADDRESS && !peers.release(Some(peer)) {
             return None;
         }
-        let open = Open { peer, is_busy: AtomicBool::new(false), leaves: Notify::new() };
+        let open = OpenConnection { peer, is_busy: AtomicBool::new(false), leaves: Notify::new() };
         let open = Arc::new(open);
         peers.all().push(Arc::clone(&open));
         Some(Self { peers: peers.clone(), open })
     }
 }
 
-impl Drop for Share {
+impl Drop for AddressShare {
     fn drop(&mut self) {
         self.peers.all().retain(|own| !Arc::ptr_eq(own, &self.open));
     }
 }
 
 /// Answers the requests of a connection, up to its maximum age.
-async fn serve(shared: Arc<Shared>, stream: Stream, open: &Open) {
+async fn serve(shared: Arc<AdminState>, stream: Stream, open: &OpenConnection) {
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
         async move {
@@ -379,7 +379,7 @@ struct Login {
     code: Option<String>,
 }
 
-impl Shared {
+impl AdminState {
     async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Full<Bytes>> {
         let mut response = match self.admitted(request, peer).await {
             Ok(response) => response,
@@ -482,18 +482,18 @@ impl Shared {
             _ => false,
         };
         match self.sessions.attempt(peer, now, is_right) {
-            Attempt::Granted => {}
-            Attempt::Refused if login.code.is_some() => {
+            LoginAttempt::Granted => {}
+            LoginAttempt::Refused if login.code.is_some() => {
                 let message = "This link has been used or is older than two minutes. Log in with \
                                the token, or restart `weir serve --open` for another link.";
                 return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_code", message));
             }
-            Attempt::Refused => {
+            LoginAttempt::Refused => {
                 let message = "This is not the token. weir keeps it in the file admin.token next \
                                to its store, or in admin.token_file.";
                 return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_token", message));
             }
-            Attempt::TooMany(wait) => {
+            LoginAttempt::TooMany(wait) => {
                 let message = "Too many logins failed, and this one is wrong, too. Wait a minute, then try again.";
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 let refusal = Refusal::new(status, "too_many_attempts", message);

@@ -7,7 +7,7 @@ use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::api::Answer;
-use super::{Refusal, Shared};
+use super::{AdminState, Refusal};
 use weir_store::ledger::{
     Column, DAY_MS, Filter, MAX_ROWS, SeriesQuery, Totals, UsageQuery, UsageRow,
 };
@@ -44,7 +44,7 @@ impl Page {
 
 /// Member that results are grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Group {
+enum GroupedBy {
     Project,
     User,
     Key,
@@ -55,11 +55,11 @@ enum Group {
 }
 
 /// Columns of names, in the order of [`Names`].
-const COLUMNS: [(Group, Column); 4] = [
-    (Group::Project, Column::Team),
-    (Group::User, Column::User),
-    (Group::Key, Column::Key),
-    (Group::Model, Column::Model),
+const COLUMNS: [(GroupedBy, Column); 4] = [
+    (GroupedBy::Project, Column::Team),
+    (GroupedBy::User, Column::User),
+    (GroupedBy::Key, Column::Key),
+    (GroupedBy::Model, Column::Model),
 ];
 
 /// Names of a group: team, user, key and model, as far as they are grouped by.
@@ -67,7 +67,7 @@ type Names = [Option<String>; COLUMNS.len()];
 
 /// Query of a page.
 #[derive(Debug)]
-struct Asked {
+struct PageQuery {
     page: Page,
     /// Times in seconds since 1970; `None` for now.
     start: Option<u64>,
@@ -81,7 +81,7 @@ struct Asked {
     /// Accepted names by column; empty for all.
     only: [Vec<String>; COLUMNS.len()],
     batch: Option<bool>,
-    groups: Vec<Group>,
+    groups: Vec<GroupedBy>,
 }
 
 /// Buckets of a page: their first start, their number, and whether more follow.
@@ -108,7 +108,7 @@ fn refused(message: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
 }
 
-impl Asked {
+impl PageQuery {
     fn read(page: Page, query: &str) -> Result<Self, Refusal> {
         let mut asked = Self {
             page,
@@ -276,7 +276,7 @@ impl Asked {
                 "user_id": user,
                 "api_key_id": key,
                 "model": model,
-                "batch": self.groups.contains(&Group::Batch).then_some(false),
+                "batch": self.groups.contains(&GroupedBy::Batch).then_some(false),
                 "service_tier": null,
             }),
         }
@@ -293,14 +293,14 @@ fn width(value: &str, is_costs: bool) -> Result<u64, Refusal> {
     }
 }
 
-fn group(value: &str, is_costs: bool) -> Result<Group, Refusal> {
+fn group(value: &str, is_costs: bool) -> Result<GroupedBy, Refusal> {
     match value {
-        "project_id" => Ok(Group::Project),
-        "user_id" => Ok(Group::User),
-        "api_key_id" => Ok(Group::Key),
-        "line_item" if is_costs => Ok(Group::Model),
-        "model" if !is_costs => Ok(Group::Model),
-        "batch" if !is_costs => Ok(Group::Batch),
+        "project_id" => Ok(GroupedBy::Project),
+        "user_id" => Ok(GroupedBy::User),
+        "api_key_id" => Ok(GroupedBy::Key),
+        "line_item" if is_costs => Ok(GroupedBy::Model),
+        "model" if !is_costs => Ok(GroupedBy::Model),
+        "batch" if !is_costs => Ok(GroupedBy::Batch),
         _ => {
             let names = if is_costs { "line_item" } else { "model, batch" };
             Err(refused(format!(
@@ -311,13 +311,13 @@ fn group(value: &str, is_costs: bool) -> Result<Group, Refusal> {
     }
 }
 
-impl Shared {
+impl AdminState {
     /// Returns one of the two pages.
     pub(super) async fn organization(&self, page: Page, method: &Method, uri: &Uri) -> Answer {
         if method != Method::GET {
             return Err(Refusal::method("GET"));
         }
-        let asked = Asked::read(page, uri.query().unwrap_or_default())?;
+        let asked = PageQuery::read(page, uri.query().unwrap_or_default())?;
         let mut buckets = asked.buckets(now_ms() / 1000)?;
         let rows = loop {
             let rows = match asked.batch {
@@ -361,7 +361,11 @@ impl Shared {
     }
 
     /// Returns the totals in buckets, each with the start of its bucket.
-    async fn rows(&self, asked: &Asked, buckets: Buckets) -> Result<Vec<(u64, UsageRow)>, Refusal> {
+    async fn rows(
+        &self,
+        asked: &PageQuery,
+        buckets: Buckets,
+    ) -> Result<Vec<(u64, UsageRow)>, Refusal> {
         let (by, only, limit) = (asked.columns(), asked.filter(), None);
         if buckets.width == DAY_S {
             // Daily totals outlive the rows of requests.
@@ -389,8 +393,8 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn asked(page: Page, query: &str) -> Result<Asked, String> {
-        Asked::read(page, query).map_err(|refusal| refusal.message)
+    fn asked(page: Page, query: &str) -> Result<PageQuery, String> {
+        PageQuery::read(page, query).map_err(|refusal| refusal.message)
     }
 
     #[test]
@@ -433,7 +437,7 @@ mod tests {
                    group_by[]=model&group_by=project_id&group_by=model&group_by=batch";
         let read = asked(Page::Completions, all).expect("it is readable");
         assert_eq!(read.only, [vec!["a", "b"], vec!["u"], vec!["k"], vec!["m n"]]);
-        assert_eq!(read.groups, [Group::Model, Group::Project, Group::Batch]);
+        assert_eq!(read.groups, [GroupedBy::Model, GroupedBy::Project, GroupedBy::Batch]);
         assert_eq!((read.width, read.batch), (HOUR_S, Some(false)));
         for (page, query, part) in [
             (Page::Completions, "starttime=1", "Unknown parameter"),

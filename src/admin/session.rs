@@ -34,7 +34,7 @@ const RANDOM_BYTES: usize = 32;
 
 /// Result of a login.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Attempt {
+pub(super) enum LoginAttempt {
     Granted,
     Refused,
     /// Too many attempts failed; how long to wait.
@@ -86,9 +86,9 @@ impl Sessions {
 
     /// Judges a login by `is_right`. Wrong ones of an address are counted, and slow down their sender alone: a
     /// right one always succeeds, since others may share its address.
-    pub(super) fn attempt(&self, address: IpAddr, now: Instant, is_right: bool) -> Attempt {
+    pub(super) fn attempt(&self, address: IpAddr, now: Instant, is_right: bool) -> LoginAttempt {
         if is_right {
-            return Attempt::Granted;
+            return LoginAttempt::Granted;
         }
         let place = network(address);
         let mut state = self.state();
@@ -101,10 +101,10 @@ impl Sessions {
         let failures = state.failures.entry(place).or_insert(Failures { since: now, count: 0 });
         if failures.count >= MAX_FAILURES {
             let passed = now.saturating_duration_since(failures.since);
-            return Attempt::TooMany(FAILURE_WINDOW.saturating_sub(passed));
+            return LoginAttempt::TooMany(FAILURE_WINDOW.saturating_sub(passed));
         }
         failures.count += 1;
-        Attempt::Refused
+        LoginAttempt::Refused
     }
 
     /// Starts a session; returns the `Set-Cookie` header that gives it to the browser.
@@ -284,23 +284,23 @@ mod tests {
         let sessions = Sessions::new(8410, false);
         let start = Instant::now();
         for _ in 0..MAX_FAILURES {
-            assert_eq!(sessions.attempt(HERE, start, true), Attempt::Granted);
-            assert_eq!(sessions.attempt(HERE, start, false), Attempt::Refused);
+            assert_eq!(sessions.attempt(HERE, start, true), LoginAttempt::Granted);
+            assert_eq!(sessions.attempt(HERE, start, false), LoginAttempt::Refused);
         }
         let refused = sessions.attempt(HERE, start, false);
-        assert_eq!(refused, Attempt::TooMany(FAILURE_WINDOW));
-        assert_eq!(sessions.attempt(HERE, start, true), Attempt::Granted);
+        assert_eq!(refused, LoginAttempt::TooMany(FAILURE_WINDOW));
+        assert_eq!(sessions.attempt(HERE, start, true), LoginAttempt::Granted);
         let other = "192.0.2.1".parse().expect("an address");
-        assert_eq!(sessions.attempt(other, start, false), Attempt::Refused);
+        assert_eq!(sessions.attempt(other, start, false), LoginAttempt::Refused);
         let later = start + FAILURE_WINDOW;
-        assert_eq!(sessions.attempt(HERE, later, false), Attempt::Refused);
+        assert_eq!(sessions.attempt(HERE, later, false), LoginAttempt::Refused);
 
         let one_network = |host: u16| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host));
         for host in 0..MAX_FAILURES as u16 {
-            assert_eq!(sessions.attempt(one_network(host), later, false), Attempt::Refused);
+            assert_eq!(sessions.attempt(one_network(host), later, false), LoginAttempt::Refused);
         }
         let refused = sessions.attempt(one_network(999), later, false);
-        assert_eq!(refused, Attempt::TooMany(FAILURE_WINDOW));
+        assert_eq!(refused, LoginAttempt::TooMany(FAILURE_WINDOW));
         for host in 0..5000_u32 {
             let address = IpAddr::V4(std::net::Ipv4Addr::from(0x0a00_0000 + host));
             sessions.attempt(address, later, false);

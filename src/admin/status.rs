@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Shared;
+use super::AdminState;
 use super::api::{Answer, done};
 use crate::config::changes::Change;
 use crate::config::shown::Setting;
@@ -36,11 +36,11 @@ struct Page<'a> {
     reload: Option<&'a Reloaded>,
     upstreams: Vec<Value>,
     routes: Vec<Value>,
-    learned: Learned,
+    learned: LearnedJson,
 }
 
 #[derive(Serialize)]
-struct Learned {
+struct LearnedJson {
     limits: Vec<Value>,
     ratios: Vec<Value>,
 }
@@ -79,7 +79,7 @@ impl Reloaded {
     }
 }
 
-impl Shared {
+impl AdminState {
     /// Shows the state of this weir.
     pub(super) async fn status(&self) -> Answer {
         let proxy = self.serving()?;
@@ -102,7 +102,7 @@ impl Shared {
             reload: in_force.reload.as_ref(),
             upstreams: proxy.upstreams().map(|upstream| of(upstream)).collect(),
             routes: routes(&proxy),
-            learned: Learned {
+            learned: LearnedJson {
                 limits: limits.iter().map(learned::limits_json).collect(),
                 ratios: ratios.iter().map(learned::ratio_json).collect(),
             },

@@ -5,7 +5,7 @@ use http::{StatusCode, Uri};
 use serde_json::{Map, Value, json};
 
 use super::api::{Answer, query, refused};
-use super::{Refusal, Shared};
+use super::{AdminState, Refusal};
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::series::{BANDS, quantile_ms};
 use weir_store::ledger::{
@@ -40,7 +40,7 @@ const PARAMETERS: [&str; 14] = [
 
 /// A parsed request.
 #[derive(Debug)]
-struct Asked {
+struct ParsedQuery {
     from_ms: u64,
     until_ms: u64,
     every_ms: Option<u64>,
@@ -51,7 +51,7 @@ struct Asked {
     has_detail: bool,
 }
 
-impl Asked {
+impl ParsedQuery {
     fn read(uri: &Uri, now_ms: u64) -> Result<Self, Refusal> {
         let [since, until, every, by, limit, detail, names @ ..] = query(uri, PARAMETERS)?;
         let [key, team, model, agent, conversation, class, user, organisation] = names;
@@ -133,11 +133,11 @@ fn read_moment(name: &str, text: &str) -> Result<u64, Refusal> {
     })
 }
 
-impl Shared {
+impl AdminState {
     /// Shows the usage of all callers, by stretches of time and names.
     pub(super) async fn usage(&self, uri: &Uri) -> Answer {
         let now_ms = now_ms();
-        let asked = Asked::read(uri, now_ms)?;
+        let asked = ParsedQuery::read(uri, now_ms)?;
         let rows: Vec<Value> = if asked.is_daily(now_ms) {
             let by_day = asked.every_ms.is_some().then_some(Column::Day);
             let by: Vec<Column> = by_day.into_iter().chain(asked.by.iter().copied()).collect();
@@ -179,12 +179,12 @@ impl Shared {
     }
 }
 
-fn daily_json(row: &UsageRow, asked: &Asked) -> Value {
+fn daily_json(row: &UsageRow, asked: &ParsedQuery) -> Value {
     let start_ms = row.day.map_or(asked.from_ms, |day| day.saturating_mul(DAY_MS));
     Value::Object(members(start_ms, row, asked))
 }
 
-fn series_json(row: &SeriesRow, asked: &Asked) -> Value {
+fn series_json(row: &SeriesRow, asked: &ParsedQuery) -> Value {
     let mut members = members(row.start_ms.unwrap_or(asked.from_ms), &row.usage, asked);
     members.insert("compacted".to_owned(), row.shortened.into());
     let mut quantiles = |name: &str, bands: &[u64; BANDS]| {
@@ -198,7 +198,7 @@ fn series_json(row: &SeriesRow, asked: &Asked) -> Value {
 }
 
 /// Returns the members that both sources have.
-fn members(start_ms: u64, row: &UsageRow, asked: &Asked) -> Map<String, Value> {
+fn members(start_ms: u64, row: &UsageRow, asked: &ParsedQuery) -> Map<String, Value> {
     let mut members = Map::new();
     members.insert("start_ms".to_owned(), start_ms.into());
     for column in &asked.by {
@@ -247,9 +247,9 @@ mod tests {
 
     const NOW_MS: u64 = 20_000 * DAY_MS + 5 * HOUR_MS;
 
-    fn asked(query: &str) -> Result<Asked, String> {
+    fn asked(query: &str) -> Result<ParsedQuery, String> {
         let uri = format!("/admin/v1/usage?{query}").parse::<Uri>().expect("a URI");
-        Asked::read(&uri, NOW_MS).map_err(|refusal| refusal.message)
+        ParsedQuery::read(&uri, NOW_MS).map_err(|refusal| refusal.message)
     }
 
     #[test]

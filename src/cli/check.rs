@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::colours::{CYAN, Colours, GREEN, RED, YELLOW};
-use super::connect::{self, Outcome, Tried};
+use super::connect::{self, TestOutcome, Tried};
 use super::settings::{self, Flags};
 use super::sources::Document;
 use super::start_error::BAD_CONFIGURATION;
@@ -91,7 +91,7 @@ fn look(args: &CheckArgs) -> Findings {
             findings.warnings.extend(limits_on_unread_routes(&config));
             if args.connect {
                 findings.tried = connect::connect(config);
-                let failed = findings.tried.iter().filter(|own| own.outcome == Outcome::Fails);
+                let failed = findings.tried.iter().filter(|own| own.outcome == TestOutcome::Fails);
                 let failed = failed.map(|own| Problem::with(&own.key, &own.message)).collect();
                 findings.problems = args.flags.located_in(&figment, failed);
             }
@@ -130,13 +130,13 @@ fn in_words(args: &CheckArgs, findings: &Findings, colours: Colours) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{}", coloured(&line, colours));
     };
-    for tried in findings.tried.iter().filter(|tried| tried.outcome == Outcome::Works) {
+    for tried in findings.tried.iter().filter(|tried| tried.outcome == TestOutcome::Works) {
         line(format!("works: {}: {}", tried.key, tried.message));
     }
     for problem in &findings.problems {
         line(format!("problem: {problem}"));
     }
-    for tried in findings.tried.iter().filter(|tried| tried.outcome == Outcome::Unclear) {
+    for tried in findings.tried.iter().filter(|tried| tried.outcome == TestOutcome::Unclear) {
         line(format!("unclear: {}: {}", tried.key, tried.message));
     }
     for warning in &findings.warnings {

@@ -55,14 +55,14 @@ const NO_CHAT: [&str; 20] = [
 
 /// Result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum TestOutcome {
     Works,
     /// Could not be determined; it may work.
     Unclear,
     Fails,
 }
 
-impl Outcome {
+impl TestOutcome {
     /// Its name in JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -77,13 +77,13 @@ impl Outcome {
 pub(super) struct Tried {
     /// Configuration key of the connection.
     pub key: String,
-    pub outcome: Outcome,
+    pub outcome: TestOutcome,
     /// Finding, and how to fix it.
     pub message: String,
 }
 
 impl Tried {
-    fn new(key: impl Into<String>, outcome: Outcome, message: impl Into<String>) -> Self {
+    fn new(key: impl Into<String>, outcome: TestOutcome, message: impl Into<String>) -> Self {
         Self { key: key.into(), outcome, message: message.into() }
     }
 }
@@ -104,27 +104,28 @@ pub(super) fn connect(config: Config) -> Vec<Tried> {
             }),
             Err(error) => {
                 let message = format!("cannot be tried: {error}");
-                tried.push(Tried::new("upstream.url", Outcome::Unclear, message));
+                tried.push(Tried::new("upstream.url", TestOutcome::Unclear, message));
             }
         }
         tried
     });
-    let lost =
-        || vec![Tried::new("store", Outcome::Fails, "could not be tried because of a bug in weir")];
+    let lost = || {
+        vec![Tried::new("store", TestOutcome::Fails, "could not be tried because of a bug in weir")]
+    };
     tried.join().unwrap_or_else(|_| lost())
 }
 
 fn store(config: &Config) -> (Tried, Option<Store>) {
     let key = if config.store.url.is_some() { "store.url" } else { "store.path" };
     match store_path::open_or_say(config, std::env::vars_os()) {
-        Err(error) => (Tried::new(key, Outcome::Fails, error.to_string()), None),
+        Err(error) => (Tried::new(key, TestOutcome::Fails, error.to_string()), None),
         Ok(store) => {
             let message = match store.file() {
                 Some(file) => format!("{} can be written", file.display()),
                 None if config.store.url.is_some() => "the PostgreSQL server answers".to_owned(),
                 None => "in memory: its contents are lost when the process ends".to_owned(),
             };
-            (Tried::new(key, Outcome::Works, message), Some(store))
+            (Tried::new(key, TestOutcome::Works, message), Some(store))
         }
     }
 }
@@ -134,7 +135,7 @@ async fn budgets(config: &Config, store: &Store) -> Vec<Tried> {
     let key = "budgets";
     let set = match store.budgets().await {
         Ok((_, set)) => set,
-        Err(error) => return vec![Tried::new(key, Outcome::Fails, error.to_string())],
+        Err(error) => return vec![Tried::new(key, TestOutcome::Fails, error.to_string())],
     };
     let is_in_money = set.iter().any(|budget| budget.id.measure == Measure::NanoUsd);
     let mut tried: Vec<Tried> = closed_routes(config).filter(|_| is_in_money).into_iter().collect();
@@ -149,7 +150,7 @@ async fn budgets(config: &Config, store: &Store) -> Vec<Tried> {
             "nothing counts in {id}: {problem}; set it anew, and remove this one with `weir budgets \
              remove '{id}'`"
         );
-        tried.push(Tried::new(key, Outcome::Fails, message));
+        tried.push(Tried::new(key, TestOutcome::Fails, message));
     }
     tried
 }
@@ -165,7 +166,7 @@ fn closed_routes(config: &Config) -> Option<Tried> {
          bound, such as {}",
         CLOSED.join(", ")
     );
-    Some(Tried::new("prices.default", Outcome::Unclear, message))
+    Some(Tried::new("prices.default", TestOutcome::Unclear, message))
 }
 
 async fn over_the_network(config: &Config) -> Vec<Tried> {
@@ -181,13 +182,13 @@ async fn redis(config: &Config) -> Option<Tried> {
     let key = "redis.url";
     let redis = match Redis::configured(&config.redis.url, &config.redis.key_prefix) {
         Ok(redis) => redis?,
-        Err(error) => return Some(Tried::new(key, Outcome::Fails, error.to_string())),
+        Err(error) => return Some(Tried::new(key, TestOutcome::Fails, error.to_string())),
     };
     Some(match redis.ping().await {
-        Ok(()) => Tried::new(key, Outcome::Works, "Redis answers"),
+        Ok(()) => Tried::new(key, TestOutcome::Works, "Redis answers"),
         Err(error) => Tried::new(
             key,
-            Outcome::Fails,
+            TestOutcome::Fails,
             format!("{error}. Start that Redis, or correct the URL"),
         ),
     })
@@ -220,7 +221,7 @@ impl Asking<'_> {
         headers
     }
 
-    fn tried(&self, key: &str, outcome: Outcome, message: String) -> Tried {
+    fn tried(&self, key: &str, outcome: TestOutcome, message: String) -> Tried {
         Tried::new(format!("{}.{key}", self.section), outcome, message)
     }
 
@@ -239,7 +240,7 @@ impl Asking<'_> {
             "{} refuses the key ({status}{said}). Put a valid key into {place}",
             self.client.base().url()
         );
-        self.tried(self.key_of_key(), Outcome::Fails, message)
+        self.tried(self.key_of_key(), TestOutcome::Fails, message)
     }
 
     /// Formats an upstream's own message for parentheses: short, on one line, without the key.
@@ -266,7 +267,7 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
         Ok(client) => client,
         Err(error) => {
             let message = error.said(&section);
-            return vec![Tried::new(format!("{section}.url"), Outcome::Fails, message)];
+            return vec![Tried::new(format!("{section}.url"), TestOutcome::Fails, message)];
         }
     };
     let provider_key =
@@ -279,11 +280,11 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
     let models = match answer {
         Err(_) => {
             let message = format!("{url} does not answer within {} s", DEADLINE.as_secs());
-            return vec![asking.tried("url", Outcome::Fails, message)];
+            return vec![asking.tried("url", TestOutcome::Fails, message)];
         }
         Ok(Err(error)) => {
             let message = format!("{error}. Start the server at {url}, or correct the URL");
-            return vec![asking.tried("url", Outcome::Fails, message)];
+            return vec![asking.tried("url", TestOutcome::Fails, message)];
         }
         Ok(Ok(ModelsAnswer::Denied { status, body })) => {
             return vec![denied(&asking, status, &body)];
@@ -291,7 +292,7 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
         Ok(Ok(ModelsAnswer::Other { status, body })) if base.names_deployment() => {
             let message =
                 format!("{url} does not list its models ({status}{})", asking.said(&body));
-            (asking.tried("url", Outcome::Unclear, message), Vec::new())
+            (asking.tried("url", TestOutcome::Unclear, message), Vec::new())
         }
         Ok(Ok(ModelsAnswer::Other { status, body })) => {
             return vec![no_list(&asking, &headers, status, &body).await];
@@ -306,7 +307,7 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
             let models_said =
                 if count == 1 { "1 model".to_owned() } else { format!("{count} models") };
             let message = format!("{url} lists {models_said}{whose}");
-            (asking.tried("url", Outcome::Works, message), models)
+            (asking.tried("url", TestOutcome::Works, message), models)
         }
     };
     let (listed, models) = models;
@@ -325,7 +326,7 @@ fn denied(asking: &Asking<'_>, status: StatusCode, body: &[u8]) -> Tried {
         (None, true) => {
             let message =
                 format!("{url} answers and requires a key ({status}); callers send their own");
-            asking.tried("url", Outcome::Works, message)
+            asking.tried("url", TestOutcome::Works, message)
         }
         (None, false) => {
             let message = format!(
@@ -333,7 +334,7 @@ fn denied(asking: &Asking<'_>, status: StatusCode, body: &[u8]) -> Tried {
                  one, such as {}.api_key_env = \"PROVIDER_KEY\"",
                 asking.section
             );
-            asking.tried("url", Outcome::Fails, message)
+            asking.tried("url", TestOutcome::Fails, message)
         }
     }
 }
@@ -349,7 +350,7 @@ async fn no_list(
     let said = asking.said(body);
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         let message = format!("{url} answers {status} to GET /models{said}. Try again later");
-        return asking.tried("url", Outcome::Fails, message);
+        return asking.tried("url", TestOutcome::Fails, message);
     }
     match find_api(&asking.client, headers).await {
         Some(right) => {
@@ -357,14 +358,14 @@ async fn no_list(
                 "{url} answers {status} to GET /models, and serves its API under {right}: set the URL to \
                  {right}"
             );
-            asking.tried("url", Outcome::Fails, message)
+            asking.tried("url", TestOutcome::Fails, message)
         }
         None => {
             let message = format!(
                 "{url} answers {status} to GET /models{said}, and has no list under /v1 either. If \
                  requests fail, correct the URL: use the base URL that you would give to an SDK"
             );
-            asking.tried("url", Outcome::Unclear, message)
+            asking.tried("url", TestOutcome::Unclear, message)
         }
     }
 }
@@ -373,7 +374,7 @@ async fn no_list(
 async fn question(config: &Config, asking: &Asking<'_>, models: &[String]) -> Tried {
     let (base, key) = (asking.client.base(), asking.key_of_key());
     let url = base.url();
-    let unclear = |message: String| asking.tried(key, Outcome::Unclear, message);
+    let unclear = |message: String| asking.tried(key, TestOutcome::Unclear, message);
     let Ok(target) = Target::map(base, "/v1/chat/completions") else {
         return unclear(format!("{url} cannot be tested with a question"));
     };
@@ -401,7 +402,7 @@ async fn question(config: &Config, asking: &Asking<'_>, models: &[String]) -> Tr
         Err(_) => {
             return unclear(format!("{model} did not answer within {} s", DEADLINE.as_secs()));
         }
-        Ok(Err(error)) => return asking.tried("url", Outcome::Fails, error.to_string()),
+        Ok(Err(error)) => return asking.tried("url", TestOutcome::Fails, error.to_string()),
         Ok(Ok(answered)) => answered,
     };
     let said = asking.said(&body);
@@ -412,11 +413,11 @@ async fn question(config: &Config, asking: &Asking<'_>, models: &[String]) -> Tr
                 "the key works, but {model} answers {status}{said}. Look at the key's plan, balance \
                  and rate limits at the provider"
             );
-            asking.tried(key, Outcome::Fails, message)
+            asking.tried(key, TestOutcome::Fails, message)
         }
         status if status.is_success() => {
             let message = format!("the key works: {model} answered a question of a few tokens");
-            asking.tried(key, Outcome::Works, message)
+            asking.tried(key, TestOutcome::Works, message)
         }
         status => unclear(format!("{model} answered {status} to a question of a few tokens{said}")),
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use saphyr::{LoadableYamlNode as _, Yaml};
 
-use super::{Arguments, sources};
+use super::{CommandLine, sources};
 use crate::config::{self, AuthMode, Config};
 
 const COMPOSE: &str = include_str!("../../deploy/compose.yaml");
@@ -18,7 +18,7 @@ const UNIT: &str = include_str!("../../deploy/weir.service");
 /// Parses a program's arguments as weir does.
 fn understood(arguments: &[&str]) {
     let all = ["weir"].iter().chain(arguments);
-    if let Err(error) = Arguments::command().try_get_matches_from(all) {
+    if let Err(error) = CommandLine::command().try_get_matches_from(all) {
         panic!("{arguments:?}: {error}");
     }
 }

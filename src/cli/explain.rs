@@ -120,7 +120,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
     if let Some(name) = &args.policy {
         config.context.policies.read_name(name).map_err(|error| format!("--policy: {error}"))?;
     }
-    let asked = Asked {
+    let asked = PlanFlags {
         protocol: args.protocol.as_deref(),
         model: args.model.as_deref(),
         max_input_tokens: args.max_input_tokens,
@@ -182,7 +182,7 @@ fn question(args: &ExplainArgs, max_bytes: usize) -> Result<Question, String> {
 
 /// Flags that change the plan.
 #[derive(Debug, Default)]
-pub(super) struct Asked<'a> {
+pub(super) struct PlanFlags<'a> {
     pub protocol: Option<&'a str>,
     pub model: Option<&'a str>,
     pub max_input_tokens: Option<u64>,
@@ -198,7 +198,7 @@ pub(super) fn planner(config: Config) -> Planner {
 pub(super) fn explain(
     planner: &Planner,
     (path, body): (&Path, Bytes),
-    asked: &Asked<'_>,
+    asked: &PlanFlags<'_>,
     question: Question,
 ) -> Result<Explained, String> {
     let options = RequestOptions {

@@ -58,7 +58,7 @@ enum KeysCommand {
         #[arg(long)]
         organisation: Option<String>,
         #[command(flatten)]
-        limits: Limits,
+        limits: KeyLimits,
     },
     /// Lists keys
     #[command(after_help = EXAMPLES)]
@@ -85,7 +85,7 @@ enum KeysCommand {
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
-        limits: Limits,
+        limits: KeyLimits,
     },
     /// Gives a key a new secret and shows it, this once
     #[command(after_help = EXAMPLES)]
@@ -106,7 +106,7 @@ enum KeysCommand {
 
 /// Permissions and limits of a key.
 #[derive(Debug, Args)]
-struct Limits {
+struct KeyLimits {
     /// User that the key belongs to
     #[arg(long)]
     user: Option<String>,
@@ -206,7 +206,7 @@ fn expiry(text: &str) -> Result<Given, String> {
     if text == "never" { Ok(Given(None)) } else { span_ms(text).map(|span| Given(Some(span))) }
 }
 
-impl Limits {
+impl KeyLimits {
     fn change(&self, name: Option<&str>, now_ms: u64) -> KeyChange {
         let list = |shown: &Option<String>, all: &str| {
             let shown = shown.as_deref()?;
@@ -427,7 +427,8 @@ fn table(keys: &[KeyFacts], now_ms: u64) -> String {
         let (name, team, user) = (key.name.clone(), key.team.clone(), key.user.clone());
         [key.id.clone(), name, team, user, models, limits(&key.settings), state(facts, now_ms)]
     });
-    Colours::of_stdout().head(&left_aligned(["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"], rows))
+    Colours::of_stdout()
+        .head(&left_aligned(["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"], rows))
 }
 
 fn limits(settings: &KeySettings) -> String {

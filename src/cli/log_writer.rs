@@ -23,29 +23,33 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// Accepts lines from any thread.
 #[derive(Clone)]
 pub(super) struct LogWriter {
-    shared: Arc<Shared>,
+    shared: Arc<LogQueue>,
 }
 
 #[derive(Default)]
-struct Shared {
-    held: Mutex<Held>,
+struct LogQueue {
+    held: Mutex<HeldLines>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Held {
+struct HeldLines {
     lines: Vec<u8>,
     dropped_lines: u64,
     is_closing: bool,
     is_closed: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+impl LogQueue {
+    fn lock(&self) -> MutexGuard<'_, HeldLines> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, held: MutexGuard<'a, Held>, most: Duration) -> MutexGuard<'a, Held> {
+    fn wait<'a>(
+        &self,
+        held: MutexGuard<'a, HeldLines>,
+        most: Duration,
+    ) -> MutexGuard<'a, HeldLines> {
         self.changed.wait_timeout(held, most).unwrap_or_else(PoisonError::into_inner).0
     }
 }
@@ -53,7 +57,7 @@ impl Shared {
 /// Writes the remaining lines on drop.
 #[must_use = "dropping it ends the log"]
 pub(super) struct LogEnd {
-    shared: Arc<Shared>,
+    shared: Arc<LogQueue>,
 }
 
 impl Drop for LogEnd {
@@ -61,20 +65,20 @@ impl Drop for LogEnd {
         let mut held = self.shared.lock();
         held.is_closing = true;
         self.shared.changed.notify_all();
-        let is_open = |held: &mut Held| !held.is_closed;
+        let is_open = |held: &mut HeldLines| !held.is_closed;
         drop(self.shared.changed.wait_timeout_while(held, LAST_LINES, is_open));
     }
 }
 
 /// Creates a writer of lines to `out`, and the handle that ends it.
 pub(super) fn log_writer(out: impl Write + Send + 'static) -> io::Result<(LogWriter, LogEnd)> {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(LogQueue::default());
     let writing = Arc::clone(&shared);
     thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&writing, out))?;
     Ok((LogWriter { shared: Arc::clone(&shared) }, LogEnd { shared }))
 }
 
-fn write_lines(shared: &Shared, mut out: impl Write) {
+fn write_lines(shared: &LogQueue, mut out: impl Write) {
     let mut lines = Vec::new();
     loop {
         let mut held = shared.lock();

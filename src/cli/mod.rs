@@ -86,7 +86,7 @@ Examples:
 
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, about = ABOUT, after_help = EXAMPLES)]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
     command: Option<Command>,
     /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
@@ -129,7 +129,7 @@ enum Command {
 
 /// Runs the command that the command line names.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = CommandLine::parse();
     arguments.color.decide();
     match arguments.command {
         Some(Command::Init(args)) => end(init::run(&args)),
@@ -148,9 +148,9 @@ pub fn run() -> ExitCode {
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),
         Some(Command::Savings(args)) => end(savings::run(&args)),
-        Some(Command::Completions(args)) => end(manual::completions(&args, Arguments::command())),
-        Some(Command::Man(args)) => end(manual::man(&args, Arguments::command())),
-        None => match Arguments::command().print_help() {
+        Some(Command::Completions(args)) => end(manual::completions(&args, CommandLine::command())),
+        Some(Command::Man(args)) => end(manual::man(&args, CommandLine::command())),
+        None => match CommandLine::command().print_help() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
@@ -206,6 +206,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        Arguments::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 }

@@ -48,11 +48,11 @@ Examples:
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(super) struct ModelsArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ModelsCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ModelsCommand {
     /// Writes a catalogue (TOML) to standard output, built from a JSON price list.
     #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
     Import {
@@ -67,9 +67,9 @@ enum Command {
 /// Runs `weir models …`.
 pub(super) fn run(args: &ModelsArgs) -> Result<(), String> {
     let file = match &args.command {
-        Command::Import { file } => file,
-        Command::Learned(args) => return learned::run(args),
-        Command::Forget(args) => return learned::forget(args),
+        ModelsCommand::Import { file } => file,
+        ModelsCommand::Learned(args) => return learned::run(args),
+        ModelsCommand::Forget(args) => return learned::forget(args),
     };
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {}", file.display(), super::reason(&error)))?;
@@ -134,7 +134,7 @@ const QWEN_WINDOWS: &[u64] = &[8_192, 32_768, 131_072, 262_144, 1_000_000];
 
 /// Model of a price list; its other members are ignored.
 #[derive(Deserialize)]
-struct Listed {
+struct ListedModel {
     mode: Option<String>,
     #[serde(alias = "litellm_provider")]
     provider: Option<String>,
@@ -146,7 +146,7 @@ struct Listed {
 
 /// Interpretation of a list's numbers for a model.
 struct Model {
-    limits: Limits,
+    limits: ModelLimits,
     price: Option<Price>,
     provider: String,
 }
@@ -154,7 +154,7 @@ struct Model {
 /// Limits of a model, in the catalogue's three fields. Ordered so that the smallest is the most
 /// cautious.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Limits {
+struct ModelLimits {
     window_tokens: u64,
     max_input_tokens: Option<u64>,
     max_output_tokens: Option<u64>,
@@ -197,7 +197,7 @@ fn import(json: &str) -> Result<String, String> {
 /// Reads a list's entry for `name`; `None` if it is not a model that answers in tokens, or has no
 /// numbers.
 fn read(name: &str, json: &str) -> Option<Model> {
-    let listed: Listed = serde_json::from_str(json).ok()?;
+    let listed: ListedModel = serde_json::from_str(json).ok()?;
     let mode = listed.mode.as_deref()?;
     let is_embedding = mode == "embedding";
     let is_used = is_embedding || matches!(mode, "chat" | "completion" | "responses");
@@ -313,7 +313,12 @@ fn nano_usd_per_mtok(value: &RawValue) -> Option<u64> {
 }
 
 /// Interprets a list's two numbers for the model called `name` (bare).
-fn limits(name: &str, provider: &str, input_tokens: u64, output_tokens: Option<u64>) -> Limits {
+fn limits(
+    name: &str,
+    provider: &str,
+    input_tokens: u64,
+    output_tokens: Option<u64>,
+) -> ModelLimits {
     let output = output_tokens.unwrap_or(0);
     let (window_tokens, max_input_tokens) = if names::is_recent_openai(name) {
         openai_window(input_tokens, output)
@@ -325,7 +330,7 @@ fn limits(name: &str, provider: &str, input_tokens: u64, output_tokens: Option<u
     } else {
         (input_tokens, None)
     };
-    Limits {
+    ModelLimits {
         window_tokens,
         max_input_tokens: max_input_tokens.filter(|&tokens| tokens < window_tokens),
         max_output_tokens: output_tokens.filter(|&tokens| tokens < window_tokens),
@@ -348,7 +353,7 @@ fn is_gemini(name: &str) -> bool {
 }
 
 /// Selects the limits to list: those of each bare name, and those of longer names that differ.
-fn lean(models: &BTreeMap<String, Model>) -> BTreeMap<String, Limits> {
+fn lean(models: &BTreeMap<String, Model>) -> BTreeMap<String, ModelLimits> {
     let mut kept = BTreeMap::new();
     for name in bare_names(models) {
         let limits = of_bare(&name, models);
@@ -404,7 +409,7 @@ fn add_longer<T: PartialEq>(
 
 /// Determines the limits of a bare name: its own in the list, else its maker's, else those that
 /// most hosts give. Of two equally common ones, the smaller.
-fn of_bare(name: &str, models: &BTreeMap<String, Model>) -> Limits {
+fn of_bare(name: &str, models: &BTreeMap<String, Model>) -> ModelLimits {
     if let Some(model) = models.get(name) {
         return model.limits;
     }
@@ -414,7 +419,7 @@ fn of_bare(name: &str, models: &BTreeMap<String, Model>) -> Limits {
     by_maker
         .min()
         .or_else(|| {
-            let mut votes: BTreeMap<Limits, usize> = BTreeMap::new();
+            let mut votes: BTreeMap<ModelLimits, usize> = BTreeMap::new();
             for model in hosts() {
                 *votes.entry(model.limits).or_default() += 1;
             }
@@ -450,7 +455,10 @@ fn hosts<'a>(name: &str, models: &'a BTreeMap<String, Model>) -> impl Iterator<I
     models.iter().filter(move |(full, _)| names::bare(full) == name).map(|(_, model)| model)
 }
 
-fn write(models: &BTreeMap<String, Limits>, prices: &BTreeMap<String, Option<Price>>) -> String {
+fn write(
+    models: &BTreeMap<String, ModelLimits>,
+    prices: &BTreeMap<String, Option<Price>>,
+) -> String {
     let mut text = HEAD.to_owned();
     let names: BTreeSet<&String> = models.keys().chain(prices.keys()).collect();
     for name in names {
@@ -506,7 +514,7 @@ mod tests {
                 let known = candidates.iter().find_map(|name| models.prices.get(name.as_ref()));
                 assert_eq!(known.and_then(|listed| listed.price()), price.as_ref(), "{name}");
                 let entry = found.expect("every model is found by some name");
-                let found = Limits {
+                let found = ModelLimits {
                     window_tokens: entry.window_tokens,
                     max_input_tokens: entry.max_input_tokens,
                     max_output_tokens: entry.max_output_tokens,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::{Command, CommandFactory as _};
 
-use super::Arguments;
+use super::CommandLine;
 use crate::config::keys::pages;
 
 const COMMANDS_HEAD: &str = "\
@@ -18,7 +18,7 @@ the configuration file, and the file before the defaults. This page is generated
 /// Returns the contents of `docs/reference/cli.md`.
 fn commands() -> String {
     let mut text = COMMANDS_HEAD.to_owned();
-    add(&mut text, &mut Vec::new(), &Arguments::command());
+    add(&mut text, &mut Vec::new(), &CommandLine::command());
     text
 }
 
@@ -26,7 +26,7 @@ fn commands() -> String {
 fn add(text: &mut String, path: &mut Vec<String>, command: &Command) {
     path.push(command.get_name().to_owned());
     let asked = path.iter().map(String::as_str).chain(["--help"]);
-    let help = Arguments::command().try_get_matches_from(asked).expect_err("help is no run");
+    let help = CommandLine::command().try_get_matches_from(asked).expect_err("help is no run");
     let help: Vec<String> =
         help.to_string().lines().map(|line| line.trim_end().to_owned()).collect();
     text.push_str(&format!(

@@ -15,7 +15,7 @@ use figment::Figment;
 use figment::providers::Serialized;
 use figment::value::{Dict, Value};
 
-use self::command::{Addresses, Running};
+use self::command::{Addresses, RunningCommand};
 use super::log_lines::grouped;
 use super::log_writer::LogEnd;
 use super::serve;
@@ -277,7 +277,7 @@ async fn serve_while(
     let entrance = openai.auth.entrance.clone();
     let addresses = Addresses { openai: openai_address, anthropic: anthropic_address, entrance };
     let hidden = if args.pass_keys { Vec::new() } else { secret_variables(&openai) };
-    let code = match Running::start(&args.command, &addresses, &hidden) {
+    let code = match RunningCommand::start(&args.command, &addresses, &hidden) {
         Ok(mut running) => {
             let code = running.ended().await;
             let ending = shutdowns.clone();

@@ -13,7 +13,7 @@ use super::explain;
 use super::on_all_cores::on_all_cores;
 use super::progress::Progress;
 use crate::config::{Config, Priced};
-use weir_eval::recorded::{self, Form, KNOWN_FORMS, Recorded};
+use weir_eval::recorded::{self, KNOWN_FORMS, Recorded, TextForm};
 use weir_eval::savings::{Folded, Savings, examine, fold, limits_below};
 use weir_store::budget::Price;
 
@@ -112,7 +112,7 @@ fn limit(text: &str) -> Result<u64, String> {
 }
 
 /// File that was found.
-struct Found {
+struct FoundFile {
     path: PathBuf,
     bytes: u64,
     /// Whether the command line names it, rather than a folder.
@@ -121,7 +121,7 @@ struct Found {
 
 /// What a file has.
 struct Contents {
-    form: Form,
+    form: TextForm,
     recorded: Vec<Recorded>,
     /// Whether its last line is half written, and left out.
     is_cut: bool,
@@ -205,7 +205,7 @@ fn print_notes(notes: &[String]) {
     }
 }
 
-fn listed(contents: &[(&Found, Contents)]) -> String {
+fn listed(contents: &[(&FoundFile, Contents)]) -> String {
     let mut text = format!("{:12}{:>14}{:>12}  file\n", "format", "conversations", "kB");
     for (found, own) in contents {
         let _ = writeln!(
@@ -221,7 +221,7 @@ fn listed(contents: &[(&Found, Contents)]) -> String {
 }
 
 /// Returns the files to read: those named, those in named folders, or those of agents.
-fn find(named: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<Found>, String> {
+fn find(named: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FoundFile>, String> {
     let mut found = Vec::new();
     if named.is_empty() {
         let homes = homes();
@@ -242,7 +242,7 @@ fn find(named: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<Found>, String
         match metadata.is_dir() {
             true => search(path, 0, &mut found),
             false => {
-                found.push(Found { path: path.clone(), bytes: metadata.len(), is_named: true });
+                found.push(FoundFile { path: path.clone(), bytes: metadata.len(), is_named: true });
             }
         }
     }
@@ -275,7 +275,7 @@ fn homes() -> Vec<PathBuf> {
 
 /// Collects the files in a folder and those below it, by name. Follows no links, and passes over what cannot be
 /// listed.
-fn search(folder: &Path, depth: usize, found: &mut Vec<Found>) {
+fn search(folder: &Path, depth: usize, found: &mut Vec<FoundFile>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let mut entries: Vec<_> = entries.filter_map(Result::ok).collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
@@ -286,17 +286,17 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<Found>) {
         if metadata.is_dir() && depth < MAX_DEPTH {
             search(&entry.path(), depth + 1, found);
         } else if metadata.is_file() && is_wanted && found.len() < MAX_FILES {
-            found.push(Found { path: entry.path(), bytes: metadata.len(), is_named: false });
+            found.push(FoundFile { path: entry.path(), bytes: metadata.len(), is_named: false });
         }
     }
 }
 
 /// Reads all files. One that is named must be understood; others are noted and left out.
 fn read_all<'f>(
-    found: &'f [Found],
+    found: &'f [FoundFile],
     is_shown: bool,
     notes: &mut Vec<String>,
-) -> Result<Vec<(&'f Found, Contents)>, String> {
+) -> Result<Vec<(&'f FoundFile, Contents)>, String> {
     let progress = Progress::new(is_shown, "reading", found.len() as u64);
     let read = on_all_cores(found.len(), |place| {
         let contents = read(&found[place].path);
@@ -327,7 +327,7 @@ fn read(path: &Path) -> Result<Contents, String> {
     let (before, last) = text.trim_end().rsplit_once('\n').unwrap_or(("", &text));
     match recorded::read(&text, None) {
         Ok((form, recorded)) => {
-            let has_lines = !matches!(form, Form::Request | Form::Har);
+            let has_lines = !matches!(form, TextForm::Request | TextForm::Har);
             let is_cut =
                 has_lines && !before.is_empty() && text.lines().count() > 1 && !is_json(last);
             Ok(Contents { form, recorded, is_cut })

@@ -92,7 +92,7 @@ pub fn figment_of(
 ) -> Figment {
     let mut figment = Figment::from(&Document::defaults());
     if let Some(url) = openai_base_url.filter(|url| !url.trim().is_empty()) {
-        figment = figment.merge(Given::new("OPENAI_BASE_URL", ["upstream", "url"], url));
+        figment = figment.merge(GivenKey::new("OPENAI_BASE_URL", ["upstream", "url"], url));
     }
     let env: Vec<(OsString, OsString)> = env.into_iter().collect();
     for given in of_opentelemetry(&env) {
@@ -118,18 +118,18 @@ pub fn figment_of(
             }
             // Text that is not Unicode is refused with other errors, not dropped.
             let value = value.to_string_lossy().into_owned();
-            figment = figment.merge(Given::new(&name, path, value));
+            figment = figment.merge(GivenKey::new(&name, path, value));
         }
     }
     for flag in flags {
-        figment = figment.merge(Given::new(&flag.name, flag.key.split('.'), flag.value));
+        figment = figment.merge(GivenKey::new(&flag.name, flag.key.split('.'), flag.value));
     }
     figment
 }
 
 /// Returns the keys that OpenTelemetry's own variables set; none if they turn traces off. Empty ones
 /// count as not set.
-fn of_opentelemetry(env: &[(OsString, OsString)]) -> Vec<Given> {
+fn of_opentelemetry(env: &[(OsString, OsString)]) -> Vec<GivenKey> {
     let value = |name: &str| {
         let (_, value) = env.iter().find(|(own, _)| own == name)?;
         let value = value.to_str()?.trim();
@@ -140,10 +140,10 @@ fn of_opentelemetry(env: &[(OsString, OsString)]) -> Vec<Given> {
         return Vec::new();
     }
     let plain = OPENTELEMETRY.iter().filter_map(|(name, key)| {
-        value(name).map(|value| Given::new(name, ["traces", key], value))
+        value(name).map(|value| GivenKey::new(name, ["traces", key], value))
     });
     let headers = value(OTEL_HEADERS)
-        .map(|_| Given::new(OTEL_HEADERS, ["traces", "headers_env"], OTEL_HEADERS.to_owned()));
+        .map(|_| GivenKey::new(OTEL_HEADERS, ["traces", "headers_env"], OTEL_HEADERS.to_owned()));
     plain.chain(headers).collect()
 }
 
@@ -227,12 +227,12 @@ impl Provider for &Document {
 }
 
 /// Single key given as text, under its own name.
-struct Given {
+struct GivenKey {
     name: String,
     dict: Dict,
 }
 
-impl Given {
+impl GivenKey {
     fn new<'a>(name: &str, path: impl IntoIterator<Item = &'a str>, value: String) -> Self {
         let parts: Vec<&str> = path.into_iter().collect();
         let mut value = Value::from(value);
@@ -244,7 +244,7 @@ impl Given {
     }
 }
 
-impl Provider for Given {
+impl Provider for GivenKey {
     fn metadata(&self) -> Metadata {
         Metadata::named(self.name.clone())
     }

@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::colours::{Colours, DIM, YELLOW, of_percent};
-use super::explain::{self, Asked};
+use super::explain::{self, PlanFlags};
 use super::progress::Progress;
 use super::table::aligned;
 use crate::proxy::Question;
@@ -88,7 +88,7 @@ pub(super) fn run(args: &TokensArgs) -> Result<(), String> {
     let config = explain::configuration(args.config.as_deref())?;
     let max_bytes = config.server.max_body_bytes;
     let planner = explain::planner(config);
-    let asked = Asked {
+    let asked = PlanFlags {
         protocol: args.protocol.as_deref(),
         model: args.model.as_deref(),
         max_input_tokens: args.limit,

@@ -19,7 +19,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use self::data::{Known, Snapshot};
 use self::feed::{Feed, FeedError, Place};
 use self::screen::{Input, Screen, inputs};
-use self::ui::{Step, Ui};
+use self::ui::{Reaction, Ui};
 use self::views::View;
 use super::colours::Colours;
 use super::{explain, print};
@@ -168,7 +168,7 @@ async fn live(args: &TopArgs, feed: Feed) -> Result<(), String> {
             () = &mut ending => return Ok(()),
             input = inputs.recv() => match input {
                 Some(Input::Key(key)) => {
-                    if ui.press(key, shown) == Step::Quit {
+                    if ui.press(key, shown) == Reaction::Quit {
                         return Ok(());
                     }
                 }

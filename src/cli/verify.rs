@@ -75,7 +75,7 @@ pub(super) struct VerifyArgs {
 
 /// Result for one receipt.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct ReceiptOutcome {
     /// File of the receipt, or of the body sent.
     file: String,
     #[serde(flatten)]
@@ -109,7 +109,7 @@ pub(super) fn run(args: &VerifyArgs) -> ExitCode {
 }
 
 /// Checks receipts against a transcript.
-fn against(args: &VerifyArgs, transcript: &Path) -> Result<Vec<Outcome>, String> {
+fn against(args: &VerifyArgs, transcript: &Path) -> Result<Vec<ReceiptOutcome>, String> {
     let (body, protocol) = body(args, transcript)?;
     let messages = messages(&body, protocol, transcript)?;
     let receipts = args.receipts.iter();
@@ -122,7 +122,7 @@ fn against(args: &VerifyArgs, transcript: &Path) -> Result<Vec<Outcome>, String>
 }
 
 /// Makes the receipt of a body as sent, and checks it.
-fn sent_for(args: &VerifyArgs, request: &Path, sent: &Path) -> Result<Outcome, String> {
+fn sent_for(args: &VerifyArgs, request: &Path, sent: &Path) -> Result<ReceiptOutcome, String> {
     let (received_body, protocol) = body(args, request)?;
     let (sent_body, _) = body(args, sent)?;
     let received = messages(&received_body, protocol, request)?;
@@ -138,12 +138,12 @@ fn outcome(
     mut checked: Checked,
     unknown_lines: Vec<String>,
     added: Vec<usize>,
-) -> Outcome {
+) -> ReceiptOutcome {
     if args.strict {
         checked.problems.append(&mut checked.admitted);
     }
     let ok = checked.problems.is_empty() && added.is_empty();
-    Outcome { file: path.display().to_string(), checked, unknown_lines, added, ok }
+    ReceiptOutcome { file: path.display().to_string(), checked, unknown_lines, added, ok }
 }
 
 /// Reads a body, completed from a bare list, and recognises its protocol.
@@ -193,7 +193,7 @@ fn fates(checked: &Checked) -> String {
 }
 
 /// Formats a result.
-fn shown(args: &VerifyArgs, outcome: &Outcome) -> String {
+fn shown(args: &VerifyArgs, outcome: &ReceiptOutcome) -> String {
     if args.json {
         return serde_json::to_string(outcome).unwrap_or_default() + "\n";
     }

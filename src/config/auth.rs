@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 
-use super::choices::AuthMode;
 use super::checks::listen_address;
+use super::choices::AuthMode;
 use super::keys::{ADMIN, ADMIN_TLS, AUTH};
 use super::reader::Reader;
 use super::tls::{self, ListenTls};

@@ -3,20 +3,20 @@
 use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart};
 
 /// A type whose values are written as words.
-pub(super) trait Choice: Copy + 'static {
+pub(super) trait Worded: Copy + 'static {
     /// Values by their words, in the order of the documentation.
     const WORDS: &'static [(&'static str, Self)];
 }
 
 /// Returns the words of `T`.
-pub(super) fn words<T: Choice>() -> Vec<&'static str> {
+pub(super) fn words<T: Worded>() -> Vec<&'static str> {
     T::WORDS.iter().map(|(word, _)| *word).collect()
 }
 
 /// Declares the words of a type of the engine.
 macro_rules! words_of {
     ($type:ident: $($word:literal = $value:ident),+) => {
-        impl Choice for $type {
+        impl Worded for $type {
             const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),+];
         }
     };
@@ -36,7 +36,7 @@ macro_rules! choices {
             #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
             pub enum $type { $($(#[$meta])* $value),+ }
 
-            impl Choice for $type {
+            impl Worded for $type {
                 const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),+];
             }
         )+

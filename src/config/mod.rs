@@ -299,4 +299,3 @@ pub struct Log {
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub level: String,
 }
-

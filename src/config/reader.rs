@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
 
 use super::checks::edit_distance;
-use super::choices::Choice;
+use super::choices::Worded;
 use super::keys::{Key, Kind, SET_ELSEWHERE, Section};
 use weir_store::budget::NanoUsd;
 
@@ -254,7 +254,7 @@ impl Readable for Vec<(String, String)> {
     }
 }
 
-impl<T: Choice> Readable for T {
+impl<T: Worded> Readable for T {
     fn read(written: &Written, _: Kind) -> Option<Self> {
         let text = written.value.as_str()?;
         Self::WORDS.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)

@@ -169,7 +169,7 @@ pub(super) fn read(
             );
             reader.refuse(&["routes", text, "upstream"], message);
         }
-        let turns = Turns { routes: &routes, default, upstreams };
+        let turns = FallbackCheck { routes: &routes, default, upstreams };
         for (key, models) in
             [("fallback", row.fallback.as_slice()), ("larger", row.larger.as_slice())]
         {
@@ -184,13 +184,13 @@ pub(super) fn read(
 }
 
 /// Check of the models that a row may fall back to.
-struct Turns<'a> {
+struct FallbackCheck<'a> {
     routes: &'a Routes,
     default: &'a Upstream,
     upstreams: &'a BTreeMap<String, Upstream>,
 }
 
-impl Turns<'_> {
+impl FallbackCheck<'_> {
     /// Rejects a fallback to the row itself, and one that would pass on a caller's credential.
     fn check(&self, number: usize, model: &str) -> Result<(), String> {
         let row = &self.routes.rows[number];

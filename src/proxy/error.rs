@@ -99,7 +99,7 @@ impl ErrorKind {
 
 /// Party to which an error is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum ErrorSide {
     Caller,
     /// weir itself, its configuration or its store.
     Weir,
@@ -108,17 +108,17 @@ pub enum Side {
 
 impl ErrorKind {
     /// Returns the party that it is due to.
-    pub fn side(self) -> Side {
+    pub fn side(self) -> ErrorSide {
         match self {
             Self::LoopDetected | Self::Overloaded | Self::StoreUnavailable | Self::Internal => {
-                Side::Weir
+                ErrorSide::Weir
             }
             Self::UpstreamConnect
             | Self::UpstreamPath
             | Self::UpstreamTimeout
             | Self::UpstreamClosed
-            | Self::UpstreamFailed => Side::Upstream,
-            _ => Side::Caller,
+            | Self::UpstreamFailed => ErrorSide::Upstream,
+            _ => ErrorSide::Caller,
         }
     }
 
@@ -127,7 +127,7 @@ impl ErrorKind {
         match self {
             Self::BodyTimeout | Self::BudgetHeld => true,
             Self::LoopDetected | Self::UpstreamPath => false,
-            _ => self.side() != Side::Caller,
+            _ => self.side() != ErrorSide::Caller,
         }
     }
 
@@ -172,7 +172,7 @@ impl ErrorKind {
             Self::RequestRate => "requests",
             Self::TokenRate | Self::BudgetHeld => "tokens",
             Self::BudgetExhausted => "insufficient_quota",
-            kind if kind.side() == Side::Caller => "invalid_request_error",
+            kind if kind.side() == ErrorSide::Caller => "invalid_request_error",
             _ => "server_error",
         }
     }

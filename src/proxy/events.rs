@@ -123,7 +123,7 @@ pub struct EventCounts {
 }
 
 /// Event on its way.
-struct Message {
+struct PostedEvent {
     id: String,
     kind: EventKind,
     body: Vec<u8>,
@@ -137,10 +137,10 @@ struct Posts {
     limited: AtomicU64,
 }
 
-struct Inner {
+struct SenderState {
     webhook: Webhook,
     kinds: Vec<EventKind>,
-    outbox: Outbox<Message>,
+    outbox: Outbox<PostedEvent>,
     posts: Arc<Posts>,
     news: Mutex<News>,
 }
@@ -157,7 +157,7 @@ struct News {
 
 /// Treatment of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum Delivery {
     New,
     /// The last one about the same thing was the same.
     Known,
@@ -167,7 +167,7 @@ enum Verdict {
 
 /// Sender of events; of none without a webhook. Clones share it.
 #[derive(Clone, Default)]
-pub struct Events(Option<Arc<Inner>>);
+pub struct Events(Option<Arc<SenderState>>);
 
 impl Events {
     /// Creates the sender that `config` asks for.
@@ -175,7 +175,7 @@ impl Events {
         let Some((url, kinds)) = config.webhook() else { return Self::default() };
         let secret = config.events.secret.as_ref();
         let key = secret.and_then(|secret| events::signing_key(secret.expose()));
-        let inner = Webhook::new(url, key.as_deref()).map(|webhook| Inner {
+        let inner = Webhook::new(url, key.as_deref()).map(|webhook| SenderState {
             webhook,
             kinds: kinds.to_vec(),
             outbox: Outbox::new(MAX_WAITING),
@@ -197,10 +197,10 @@ impl Events {
         let now_ms = now_ms();
         // The state is recorded in any case: a kind that is not posted ends one that is.
         let verdict = inner.news().judge(event, now_ms);
-        if verdict == Verdict::Known || !inner.kinds.contains(&kind) {
+        if verdict == Delivery::Known || !inner.kinds.contains(&kind) {
             return;
         }
-        if verdict == Verdict::TooMany {
+        if verdict == Delivery::TooMany {
             inner.posts.limited.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -209,7 +209,7 @@ impl Events {
             members.insert("event".to_owned(), kind.word().into());
             members.insert("at".to_owned(), written_moment(now_ms).into());
         }
-        let message = Message { id: id(now_ms), kind, body: body.to_string().into_bytes() };
+        let message = PostedEvent { id: id(now_ms), kind, body: body.to_string().into_bytes() };
         let (webhook, posts) = (inner.webhook.clone(), Arc::clone(&inner.posts));
         inner.outbox.put(message, |waiting| post_all(webhook, posts, waiting));
     }
@@ -240,7 +240,7 @@ impl Events {
     }
 }
 
-impl Inner {
+impl SenderState {
     fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -248,10 +248,10 @@ impl Inner {
 
 impl News {
     /// Determines the treatment of an event, and records it if it is new.
-    fn judge(&mut self, event: &Event<'_>, now_ms: u64) -> Verdict {
-        let Some((subject, state)) = event.state() else { return Verdict::New };
+    fn judge(&mut self, event: &Event<'_>, now_ms: u64) -> Delivery {
+        let Some((subject, state)) = event.state() else { return Delivery::New };
         if self.states.get(&subject) == Some(&state) {
-            return Verdict::Known;
+            return Delivery::Known;
         }
         if matches!(event, Event::LimitLearned { .. }) {
             // A clock that went back begins a minute, too.
@@ -259,7 +259,7 @@ impl News {
                 (self.minute_ms, self.learned) = (now_ms, 0);
             }
             if self.learned == MAX_LEARNED_PER_MINUTE {
-                return Verdict::TooMany;
+                return Delivery::TooMany;
             }
             self.learned += 1;
         }
@@ -267,7 +267,7 @@ impl News {
             self.states.clear();
         }
         self.states.insert(subject, state);
-        Verdict::New
+        Delivery::New
     }
 }
 
@@ -283,10 +283,10 @@ fn id(now_ms: u64) -> String {
 async fn post_all(
     webhook: Webhook,
     posts: Arc<Posts>,
-    mut waiting: mpsc::Receiver<Parcel<Message>>,
+    mut waiting: mpsc::Receiver<Parcel<PostedEvent>>,
 ) {
     while let Some(parcel) = waiting.recv().await {
-        let Message { id, kind, body } = match parcel {
+        let PostedEvent { id, kind, body } = match parcel {
             Parcel::Item(message) => message,
             Parcel::Flush(done) => {
                 // Nobody may wait any more.
@@ -341,14 +341,14 @@ mod tests {
         for number in 0..most {
             // Different models, or different limits of one.
             let model = if number % 2 == 0 { format!("m{number}") } else { "m".to_owned() };
-            assert_eq!(judge(&model, number, now_ms + number), Verdict::New);
+            assert_eq!(judge(&model, number, now_ms + number), Delivery::New);
         }
-        assert_eq!(judge("m0", 0, now_ms), Verdict::Known);
-        assert_eq!(judge("other", 1, now_ms + MINUTE_MS - 1), Verdict::TooMany);
+        assert_eq!(judge("m0", 0, now_ms), Delivery::Known);
+        assert_eq!(judge("other", 1, now_ms + MINUTE_MS - 1), Delivery::TooMany);
         // It is reported once there is room.
-        assert_eq!(judge("other", 1, now_ms + MINUTE_MS), Verdict::New);
-        assert_eq!(judge("other", 1, now_ms + MINUTE_MS), Verdict::Known);
-        assert_eq!(judge("other", 2, now_ms - 1), Verdict::New, "the clock went back");
+        assert_eq!(judge("other", 1, now_ms + MINUTE_MS), Delivery::New);
+        assert_eq!(judge("other", 1, now_ms + MINUTE_MS), Delivery::Known);
+        assert_eq!(judge("other", 2, now_ms - 1), Delivery::New, "the clock went back");
     }
 
     #[test]
@@ -356,7 +356,7 @@ mod tests {
         let mut news = News::default();
         for number in 0..1000 {
             let event = Event::Breaker { upstream: "default", is_open: number % 2 == 0 };
-            assert_eq!(news.judge(&event, 1), Verdict::New);
+            assert_eq!(news.judge(&event, 1), Delivery::New);
         }
     }
 }

@@ -96,7 +96,7 @@ pub struct Ended {
 
 /// Request in flight, as shown.
 #[derive(Debug, Serialize)]
-pub struct Shown {
+pub struct ShownRequest {
     seq: u64,
     begun_ms: u64,
     route: &'static str,
@@ -116,7 +116,7 @@ pub struct Look {
     pub started_ms: u64,
     /// Number of the latest ended request.
     pub next: u64,
-    pub running: Vec<Shown>,
+    pub running: Vec<ShownRequest>,
     pub requests: Vec<Arc<Ended>>,
 }
 
@@ -181,12 +181,12 @@ impl Live {
 }
 
 impl Running {
-    fn shown(&self, seq: u64) -> Shown {
+    fn shown(&self, seq: u64) -> ShownRequest {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let key = self.caller.key.as_ref();
         let [conversation, agent, _, class] =
             known.attribution.labels().map(|label| label.map(str::to_owned));
-        Shown {
+        ShownRequest {
             seq,
             begun_ms: self.begun_ms,
             route: self.route,

@@ -50,7 +50,7 @@ pub use self::live::Live;
 pub use self::logged::MAX_LOGGED_BYTES;
 use self::plan::inspect::Inspector;
 pub use self::plan::{Explained, LeftOut, Question};
-use self::recall::Recall;
+use self::recall::RecallExchange;
 use self::record::{Passed, Presence, Record};
 use self::relay::addition::Addition;
 use self::relay::attended::Attended;
@@ -360,7 +360,7 @@ impl Proxy {
         mut request: ChatRequest,
         current: &mut Attempt,
         record: &mut Record,
-    ) -> (Vec<Addition>, Option<Recall>) {
+    ) -> (Vec<Addition>, Option<RecallExchange>) {
         record.taken(&current.planned);
         self.prefetch(current);
         let tenant = request.caller.tenant;
@@ -383,7 +383,7 @@ impl Proxy {
         };
         self.runtime.keep(&self.settings.config, (tenant, record.id()), current, permit);
         let additions = Addition::of(&self.settings, tenant, current);
-        (additions, Recall::new(Arc::clone(&self.runtime), request, current.clone()))
+        (additions, RecallExchange::new(Arc::clone(&self.runtime), request, current.clone()))
     }
 
     /// Prefetches the summary for the next compaction in the background.

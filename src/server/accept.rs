@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, EXPECT};
 use http_body::Body as _;
 
-use super::body::{self, Bodies, Permit, Refused};
+use super::body::{self, Bodies, BodyRefused, Permit};
 use super::decode::{self, Encoding, Unsupported};
 use crate::proxy::{Body, ErrorKind, ProxyError};
 
@@ -74,18 +74,18 @@ impl Acceptor {
             body::read_whole(&mut body, declared_bytes, self.max_body_bytes, &mut permit).await;
         match read {
             Ok(received) => Ok((received, permit)),
-            Err(body::Failure::Refused(refused)) => {
+            Err(body::BodyFailure::Refused(refused)) => {
                 Self::refuse_body(headers, body);
                 Err(self.refused(refused))
             }
-            Err(body::Failure::Late(late)) => {
+            Err(body::BodyFailure::Late(late)) => {
                 Err(ProxyError::new(ErrorKind::BodyTimeout, late.to_string()))
             }
-            Err(body::Failure::Ended) => Err(ProxyError::new(
+            Err(body::BodyFailure::Ended) => Err(ProxyError::new(
                 ErrorKind::InvalidRequest,
                 "The request's body ended before it was complete.",
             )),
-            Err(body::Failure::Malformed) => Err(ProxyError::new(
+            Err(body::BodyFailure::Malformed) => Err(ProxyError::new(
                 ErrorKind::InvalidRequest,
                 "The request's body has an invalid chunk or trailer.",
             )),
@@ -118,16 +118,16 @@ impl Acceptor {
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(Ok(decoded)) => Ok(decoded),
-            Ok(Err(decode::Failure::Refused(refused))) => Err(self.refused(refused)),
-            Ok(Err(decode::Failure::Broken(encoding))) => Err(broken(encoding.name())),
+            Ok(Err(decode::BodyFailure::Refused(refused))) => Err(self.refused(refused)),
+            Ok(Err(decode::BodyFailure::Broken(encoding))) => Err(broken(encoding.name())),
             // A decoder that panics on hostile bytes affects only this request.
             Err(_) => Err(broken(outermost)),
         }
     }
 
-    fn refused(&self, refused: Refused) -> ProxyError {
+    fn refused(&self, refused: BodyRefused) -> ProxyError {
         match refused {
-            Refused::TooLarge => {
+            BodyRefused::TooLarge => {
                 let message = format!(
                     "The request's body is larger than {} bytes (`server.max_body_bytes` in \
                      weir's configuration).",
@@ -135,7 +135,7 @@ impl Acceptor {
                 );
                 ProxyError::new(ErrorKind::BodyTooLarge, message)
             }
-            Refused::NoRoom => ProxyError {
+            BodyRefused::NoRoom => ProxyError {
                 retry_after_ms: Some(RETRY_AFTER_MS),
                 ..ProxyError::new(
                     ErrorKind::Overloaded,

@@ -24,7 +24,7 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// Reason why a body is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum BodyRefused {
     /// Larger than one body may be.
     TooLarge,
     /// All bodies in flight together leave no room for it.
@@ -33,8 +33,8 @@ pub enum Refused {
 
 /// Reason why a body did not arrive.
 #[derive(Debug)]
-pub(super) enum Failure {
-    Refused(Refused),
+pub(super) enum BodyFailure {
+    Refused(BodyRefused),
     /// It took too long.
     Late(Late),
     /// The caller left.
@@ -80,14 +80,14 @@ pub struct Permit {
 
 impl Permit {
     /// Acquires room for `bytes` more.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
+    pub fn grow(&mut self, bytes: usize) -> Result<(), BodyRefused> {
         let max_bytes = self.bodies.max_bytes;
         self.bodies
             .held_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
                 held.checked_add(bytes).filter(|sum| *sum <= max_bytes)
             })
-            .map_err(|_| Refused::NoRoom)?;
+            .map_err(|_| BodyRefused::NoRoom)?;
         self.bytes += bytes;
         Ok(())
     }
@@ -150,10 +150,10 @@ impl<'a> Growing<'a> {
     }
 
     /// Appends `more`; some of what is needed next is reserved with it, if there is room.
-    pub(super) fn extend(&mut self, more: &[u8]) -> Result<(), Refused> {
+    pub(super) fn extend(&mut self, more: &[u8]) -> Result<(), BodyRefused> {
         let needed_bytes = self.bytes.len() + more.len();
         if needed_bytes > self.max_bytes {
-            return Err(Refused::TooLarge);
+            return Err(BodyRefused::TooLarge);
         }
         let reserved_bytes = self.bytes.capacity();
         if needed_bytes > reserved_bytes {
@@ -167,7 +167,7 @@ impl<'a> Growing<'a> {
     }
 
     /// Reserves `all_bytes` in total.
-    fn reserve(&mut self, all_bytes: usize) -> Result<(), Refused> {
+    fn reserve(&mut self, all_bytes: usize) -> Result<(), BodyRefused> {
         self.permit.grow(all_bytes.saturating_sub(self.bytes.capacity()))?;
         self.bytes.reserve_exact(all_bytes.saturating_sub(self.bytes.len()));
         Ok(())
@@ -190,22 +190,22 @@ pub(super) async fn read_whole(
     declared_bytes: Option<u64>,
     max_bytes: usize,
     permit: &mut Permit,
-) -> Result<Bytes, Failure> {
+) -> Result<Bytes, BodyFailure> {
     let declared_bytes = match declared_bytes.map(usize::try_from) {
         Some(Ok(declared)) if declared <= max_bytes => declared,
-        Some(_) => return Err(Failure::Refused(Refused::TooLarge)),
+        Some(_) => return Err(BodyFailure::Refused(BodyRefused::TooLarge)),
         None => 0,
     };
     if !permit.has_room_for(declared_bytes) {
-        return Err(Failure::Refused(Refused::NoRoom));
+        return Err(BodyFailure::Refused(BodyRefused::NoRoom));
     }
     let Some(first) = next_data(body).await? else {
         return Ok(Bytes::new());
     };
     if first.len() > max_bytes {
-        return Err(Failure::Refused(Refused::TooLarge));
+        return Err(BodyFailure::Refused(BodyRefused::TooLarge));
     }
-    permit.grow(first.len()).map_err(Failure::Refused)?;
+    permit.grow(first.len()).map_err(BodyFailure::Refused)?;
     let Some(mut chunk) = next_data(body).await? else {
         return Ok(first);
     };
@@ -213,10 +213,10 @@ pub(super) async fn read_whole(
     let most_bytes = if declared_bytes > 0 { declared_bytes } else { max_bytes };
     let mut whole = Growing::new(most_bytes, permit);
     let early_bytes = declared_bytes.min(FIRST_CAPACITY_BYTES).max(first.len());
-    whole.reserve(early_bytes).and_then(|()| whole.extend(&first)).map_err(Failure::Refused)?;
+    whole.reserve(early_bytes).and_then(|()| whole.extend(&first)).map_err(BodyFailure::Refused)?;
     drop(first);
     loop {
-        whole.extend(&chunk).map_err(Failure::Refused)?;
+        whole.extend(&chunk).map_err(BodyFailure::Refused)?;
         match next_data(body).await? {
             Some(next) => chunk = next,
             None => return Ok(whole.finish()),
@@ -225,7 +225,7 @@ pub(super) async fn read_whole(
 }
 
 /// Returns the next piece of data; trailers are ignored.
-async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Failure> {
+async fn next_data(body: &mut Body) -> Result<Option<Bytes>, BodyFailure> {
     while let Some(frame) = body.frame().await {
         match frame {
             Ok(frame) => {
@@ -240,20 +240,20 @@ async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Failure> {
 }
 
 /// Classifies an error of a body.
-fn failure(error: &(dyn Error + Send + Sync + 'static)) -> Failure {
+fn failure(error: &(dyn Error + Send + Sync + 'static)) -> BodyFailure {
     if let Some(late) = error.downcast_ref() {
-        return Failure::Late(*late);
+        return BodyFailure::Late(*late);
     }
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
             let is_malformed =
                 matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData);
-            return if is_malformed { Failure::Malformed } else { Failure::Ended };
+            return if is_malformed { BodyFailure::Malformed } else { BodyFailure::Ended };
         }
         cause = error.source();
     }
-    Failure::Ended
+    BodyFailure::Ended
 }
 
 /// Reads the rest of a refused body for a moment and discards it.
@@ -340,11 +340,11 @@ mod tests {
         let mut first = bodies.permit();
         let mut second = bodies.permit();
         assert_eq!(first.grow(6), Ok(()));
-        assert_eq!(second.grow(5), Err(Refused::NoRoom));
+        assert_eq!(second.grow(5), Err(BodyRefused::NoRoom));
         assert_eq!(second.grow(4), Ok(()));
         first.shrink(1);
         assert_eq!(second.grow(1), Ok(()));
-        assert_eq!(second.grow(usize::MAX), Err(Refused::NoRoom));
+        assert_eq!(second.grow(usize::MAX), Err(BodyRefused::NoRoom));
         drop(first);
         drop(second);
         assert_eq!(bodies.permit().grow(10), Ok(()));

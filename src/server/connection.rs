@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::body::Patient;
 use super::handshake::{HandshakeError, Handshakes};
-use super::routes::{Address, Routes};
+use super::routes::{Address, ServedRoutes};
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::metrics::Metrics;
@@ -56,8 +56,8 @@ pub(super) enum Welcome {
 pub(super) struct Connections {
     builder: auto::Builder<TokioExecutor>,
     handshakes: Handshakes,
-    /// Routes for new requests.
-    routes: RwLock<Arc<Routes>>,
+    /// ServedRoutes for new requests.
+    routes: RwLock<Arc<ServedRoutes>>,
     shutdown: Shutdown,
     header_timeout: Duration,
     metrics: Arc<Metrics>,
@@ -66,7 +66,7 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn new(
         config: &Config,
-        routes: Routes,
+        routes: ServedRoutes,
         shutdown: Shutdown,
     ) -> Result<Self, TlsError> {
         let max_head_bytes = config.server.max_header_bytes.max(MIN_HEAD_BYTES);
@@ -98,12 +98,12 @@ impl Connections {
     }
 
     /// Returns the routes for new requests.
-    pub(super) fn routes(&self) -> Arc<Routes> {
+    pub(super) fn routes(&self) -> Arc<ServedRoutes> {
         Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Uses other routes for new requests.
-    pub(super) fn follow(&self, routes: Routes) {
+    pub(super) fn follow(&self, routes: ServedRoutes) {
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
     }
 
@@ -115,7 +115,7 @@ impl Connections {
         welcome: Welcome,
     ) {
         let pulse = Arc::new(Pulse::default());
-        let _open = Open::count(&self.metrics, welcome);
+        let _open = OpenCount::count(&self.metrics, welcome);
         let Some((stream, address)) = self.open(stream, peer, &pulse).await else { return };
         let metrics = Arc::clone(&self.metrics);
         let io = TokioIo::new(Watched { stream, pulse: pulse.clone(), metrics });
@@ -205,9 +205,9 @@ impl Connections {
 }
 
 /// Count of an open connection.
-struct Open<'a>(&'a Metrics);
+struct OpenCount<'a>(&'a Metrics);
 
-impl<'a> Open<'a> {
+impl<'a> OpenCount<'a> {
     fn count(metrics: &'a Metrics, welcome: Welcome) -> Self {
         metrics.connections.open.inc();
         metrics.connections.accepted.inc();
@@ -218,7 +218,7 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenCount<'_> {
     fn drop(&mut self) {
         self.0.connections.open.dec();
     }

@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
 use super::reply::{self, Shape};
-use super::routes::Routes;
+use super::routes::ServedRoutes;
 use crate::proxy::{Body, Caller, ErrorKind, ProxyError};
 use crate::upstream::query;
 
@@ -42,7 +42,7 @@ impl<'a> Action<'a> {
     }
 }
 
-impl Routes {
+impl ServedRoutes {
     /// Carries out a request on `caller`'s conversations; `below` is the path after theirs.
     pub(super) async fn conversations(
         &self,

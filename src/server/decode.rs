@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use ruzstd::decoding::StreamingDecoder;
 
-use super::body::{Growing, Permit, Refused};
+use super::body::{BodyRefused, Growing, Permit};
 
 /// Supported encodings of a request body, as listed in `accept-encoding`.
 pub const SUPPORTED_ENCODINGS: &str = "gzip, deflate, zstd";
@@ -45,11 +45,11 @@ pub enum Unsupported {
 
 /// Reason why a body cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum BodyFailure {
     /// The bytes do not match the declared encoding.
     Broken(Encoding),
     /// The decoded body is too large.
-    Refused(Refused),
+    Refused(BodyRefused),
 }
 
 /// Parses the values of `content-encoding`, in the order in which the encodings were applied.
@@ -82,7 +82,7 @@ pub fn decode(
     encodings: &[Encoding],
     max_bytes: usize,
     permit: &mut Permit,
-) -> Result<Bytes, Failure> {
+) -> Result<Bytes, BodyFailure> {
     let mut current = received.clone();
     let mut counted_bytes = 0;
     for encoding in encodings.iter().rev() {
@@ -122,20 +122,20 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    fn fill(&mut self, mut source: impl Read) -> Result<(), Failure> {
+    fn fill(&mut self, mut source: impl Read) -> Result<(), BodyFailure> {
         let mut step = vec![0; STEP_BYTES];
         loop {
-            let read = source.read(&mut step).map_err(|_| Failure::Broken(self.encoding))?;
+            let read = source.read(&mut step).map_err(|_| BodyFailure::Broken(self.encoding))?;
             if read == 0 {
                 return Ok(());
             }
-            self.decoded.extend(&step[..read]).map_err(Failure::Refused)?;
+            self.decoded.extend(&step[..read]).map_err(BodyFailure::Refused)?;
         }
     }
 
     /// Decodes a zstd body, a sequence of frames, some of them skippable.
-    fn fill_from_zstd(&mut self, mut source: &[u8]) -> Result<(), Failure> {
-        let broken = Failure::Broken(Encoding::Zstd);
+    fn fill_from_zstd(&mut self, mut source: &[u8]) -> Result<(), BodyFailure> {
+        let broken = BodyFailure::Broken(Encoding::Zstd);
         if source.is_empty() {
             return Err(broken);
         }
@@ -149,10 +149,10 @@ impl Sink<'_> {
                     // it.
                     let window_bytes = usize::try_from(window_bytes).unwrap_or(usize::MAX);
                     if window_bytes > self.max_bytes.max(ZSTD_WINDOW_BYTES) {
-                        return Err(Failure::Refused(Refused::TooLarge));
+                        return Err(BodyFailure::Refused(BodyRefused::TooLarge));
                     }
                     let window_bytes = window_bytes.min(self.max_bytes);
-                    self.windows.grow(window_bytes).map_err(Failure::Refused)?;
+                    self.windows.grow(window_bytes).map_err(BodyFailure::Refused)?;
                     let decoder = StreamingDecoder::new(&mut source).map_err(|_| broken)?;
                     let filled = self.fill(decoder);
                     self.windows.shrink(window_bytes);
@@ -233,7 +233,11 @@ mod tests {
         ruzstd::encoding::compress_to_vec(plain, ruzstd::encoding::CompressionLevel::Fastest)
     }
 
-    fn undo(received: &[u8], header: &str, held_at_most: usize) -> Result<(Bytes, usize), Failure> {
+    fn undo(
+        received: &[u8],
+        header: &str,
+        held_at_most: usize,
+    ) -> Result<(Bytes, usize), BodyFailure> {
         let encodings = encodings([header.as_bytes()].into_iter()).expect("supported");
         let bodies = Bodies::new(held_at_most);
         let mut permit = bodies.permit();
@@ -277,7 +281,7 @@ mod tests {
             let at = undo(&encode(&vec![b' '; MAX_BYTES]), name, usize::MAX);
             assert_eq!(at.map(|(decoded, _)| decoded.len()), Ok(MAX_BYTES));
             let past = undo(&encode(&vec![b' '; MAX_BYTES + 1]), name, usize::MAX);
-            assert_eq!(past, Err(Failure::Refused(Refused::TooLarge)));
+            assert_eq!(past, Err(BodyFailure::Refused(BodyRefused::TooLarge)));
         }
     }
 
@@ -287,14 +291,17 @@ mod tests {
         frame.push(31 << 3);
         // Runs of one byte, 128 KiB each, none of them the last.
         frame.extend([0x02, 0x00, 0x10, b' '].repeat(1000));
-        assert_eq!(undo(&frame, "zstd", usize::MAX), Err(Failure::Refused(Refused::TooLarge)));
+        assert_eq!(
+            undo(&frame, "zstd", usize::MAX),
+            Err(BodyFailure::Refused(BodyRefused::TooLarge))
+        );
     }
 
     #[test]
     fn what_is_decoded_counts_among_the_bodies_in_flight() {
         let received = gzip(&[b' '; 1000]);
         assert!(undo(&received, "gzip", 1000).is_ok());
-        assert_eq!(undo(&received, "gzip", 999), Err(Failure::Refused(Refused::NoRoom)));
+        assert_eq!(undo(&received, "gzip", 999), Err(BodyFailure::Refused(BodyRefused::NoRoom)));
     }
 
     #[test]
@@ -311,7 +318,7 @@ mod tests {
         for (header, received, encoding) in rows {
             assert_eq!(
                 undo(received, header, usize::MAX),
-                Err(Failure::Broken(encoding)),
+                Err(BodyFailure::Broken(encoding)),
                 "{header} {received:?}"
             );
         }

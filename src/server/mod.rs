@@ -27,7 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 pub use auth::tenants_of;
-pub use body::{Bodies, Permit, Refused};
+pub use body::{Bodies, BodyRefused, Permit};
 pub use renewal::{Renewal, RenewalError};
 pub use shutdown::{Hangups, Phase, Shutdown, Signals};
 
@@ -35,7 +35,7 @@ use crate::config::Config;
 use crate::proxy::{Drains, Proxy};
 use crate::tls::TlsError;
 use connection::{Connections, Welcome};
-use routes::{Routes, RoutesState};
+use routes::{RoutesState, ServedRoutes};
 
 /// Number of connections past `max_connections` that receive a 503 with a retry delay, which helps
 /// callers more than silence. Beyond these, connections wait in the system's queue.
@@ -86,7 +86,7 @@ impl Server {
         let shutdown = Shutdown::default();
         let drains = proxy.drains().clone();
         let state = RoutesState::new(config, &proxy, shutdown.clone());
-        let routes = Routes::new(config, Arc::new(proxy), state);
+        let routes = ServedRoutes::new(config, Arc::new(proxy), state);
         let connections = Connections::new(config, routes, shutdown.clone());
         let connections = connections.map_err(BindError::Tls)?;
         let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);

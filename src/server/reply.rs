@@ -40,11 +40,11 @@ struct Rendered<'a> {
     code: &'static str,
     /// The upstream's answer, if it is the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
-    upstream: Option<Upstream<'a>>,
+    upstream: Option<UpstreamError<'a>>,
 }
 
 #[derive(Serialize)]
-struct Upstream<'a> {
+struct UpstreamError<'a> {
     status: u16,
     body: UpstreamBody<'a>,
 }
@@ -65,13 +65,13 @@ impl<'a> Envelope<'a> {
                 kind: problem.kind.openai_type(),
                 param: problem.param.as_deref(),
                 code: problem.kind.code(),
-                upstream: problem.upstream.as_deref().map(Upstream::new),
+                upstream: problem.upstream.as_deref().map(UpstreamError::new),
             },
         }
     }
 }
 
-impl<'a> Upstream<'a> {
+impl<'a> UpstreamError<'a> {
     fn new(answer: &'a UpstreamAnswer) -> Self {
         let body = match serde_json::from_slice(&answer.body) {
             Ok(json) => UpstreamBody::Json(json),
@@ -114,7 +114,7 @@ struct AnthropicError<'a> {
     message: Cow<'a, str>,
     /// The upstream's answer, if it is the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
-    upstream: Option<Upstream<'a>>,
+    upstream: Option<UpstreamError<'a>>,
 }
 
 impl<'a> AnthropicEnvelope<'a> {
@@ -122,7 +122,7 @@ impl<'a> AnthropicEnvelope<'a> {
         let error = AnthropicError {
             kind: problem.kind.anthropic_type(),
             message: problem.anthropic_message(),
-            upstream: problem.upstream.as_deref().map(Upstream::new),
+            upstream: problem.upstream.as_deref().map(UpstreamError::new),
         };
         Self { kind: "error", error }
     }

@@ -74,7 +74,7 @@ const OUTSIDE: &str = "This weir serves the command that `weir run` runs, and no
 pub(super) struct Address(pub IpAddr);
 
 /// Answers requests.
-pub(super) struct Routes {
+pub(super) struct ServedRoutes {
     proxy: Arc<Proxy>,
     pub(super) acceptor: Acceptor,
     hosts: Hosts,
@@ -100,7 +100,7 @@ pub(super) struct RoutesState {
 type LastTarget = Mutex<Option<Arc<(String, Target)>>>;
 
 /// Next step for a request.
-enum Step {
+enum RouteStep {
     /// weir answers by itself.
     Own(Response<Body>),
     /// Returns the original of this reference.
@@ -152,7 +152,7 @@ impl RoutesState {
     }
 }
 
-impl Routes {
+impl ServedRoutes {
     /// Creates the routes of a configuration to its proxy.
     pub(super) fn new(config: &Config, proxy: Arc<Proxy>, state: RoutesState) -> Self {
         let server = &config.server;
@@ -223,9 +223,9 @@ impl Routes {
             Err(problem) => return self.refuse(&parts, body, &problem),
         };
         let mut response = match self.step(&parts, origin.is_some()) {
-            Ok(Step::Own(response)) => response,
-            Ok(Step::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
-            Ok(Step::Metrics) => Box::pin(self.metrics(&parts, body)).await,
+            Ok(RouteStep::Own(response)) => response,
+            Ok(RouteStep::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
+            Ok(RouteStep::Metrics) => Box::pin(self.metrics(&parts, body)).await,
             Ok(step) => match self.state.auth.caller(&parts.headers, &parts.uri).await {
                 Ok(mut caller) => {
                     caller.address = address(&parts);
@@ -245,36 +245,42 @@ impl Routes {
     }
 
     /// Carries out a step for `caller`. Rare steps are boxed: each copy of this future copies the largest.
-    async fn serve(&self, step: Step, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
+    async fn serve(
+        &self,
+        step: RouteStep,
+        parts: Parts,
+        body: Body,
+        caller: Caller,
+    ) -> Response<Body> {
         match step {
-            Step::Own(response) => response,
-            Step::Metrics => Box::pin(self.metrics(&parts, body)).await,
-            Step::NotAllowed(allowed) => self.refuse_method(&parts, body, allowed),
-            Step::Original(reference) => {
+            RouteStep::Own(response) => response,
+            RouteStep::Metrics => Box::pin(self.metrics(&parts, body)).await,
+            RouteStep::NotAllowed(allowed) => self.refuse_method(&parts, body, allowed),
+            RouteStep::Original(reference) => {
                 let found = self.proxy.originals().find(caller.tenant, &reference).await;
                 self.kept(&parts, body, found)
             }
-            Step::Receipt(id) => {
+            RouteStep::Receipt(id) => {
                 let found = self.proxy.receipts().find(caller.tenant, &id).await;
                 self.kept(&parts, body, found)
             }
-            Step::Usage => {
+            RouteStep::Usage => {
                 let query = SpendQuery::read(parts.uri.query().unwrap_or_default());
                 let result = Box::pin(async { self.proxy.spend(&caller, query?).await });
                 self.json(parts, body, result.await)
             }
-            Step::Budgets => {
+            RouteStep::Budgets => {
                 let statuses = Box::pin(self.proxy.statuses(&caller)).await;
                 self.json(parts, body, statuses)
             }
-            Step::Conversations => {
+            RouteStep::Conversations => {
                 let path = parts.uri.path().to_owned();
                 let name = path.strip_prefix(CONVERSATIONS).unwrap_or_default();
                 Box::pin(self.conversations(parts, body, name, &caller)).await
             }
-            Step::Plan => Box::pin(self.plan(parts, body, caller)).await,
-            Step::Compaction => Box::pin(self.compaction(parts, body, &caller)).await,
-            Step::Forward(target) => self.forward(parts, body, target, caller).await,
+            RouteStep::Plan => Box::pin(self.plan(parts, body, caller)).await,
+            RouteStep::Compaction => Box::pin(self.compaction(parts, body, &caller)).await,
+            RouteStep::Forward(target) => self.forward(parts, body, target, caller).await,
         }
     }
 
@@ -320,7 +326,7 @@ impl Routes {
         }
     }
 
-    fn step(&self, parts: &Parts, from_page: bool) -> Result<Step, ProxyError> {
+    fn step(&self, parts: &Parts, from_page: bool) -> Result<RouteStep, ProxyError> {
         self.hosts.check(parts.version, &parts.uri, &parts.headers)?;
         if parts.method == Method::CONNECT {
             let message = "weir is no tunnel. Send requests to it as to the provider's API.";
@@ -339,52 +345,56 @@ impl Routes {
             ));
         }
         if from_page && is_preflight(parts) {
-            return Ok(Step::Own(preflight(&parts.headers)));
+            return Ok(RouteStep::Own(preflight(&parts.headers)));
         }
         let path = parts.uri.path();
         let is_read = matches!(parts.method, Method::GET | Method::HEAD);
         if path == "/" && is_read {
             let about = r#"{"name":"weir","message":"This is weir, an OpenAI-compatible proxy. Point your SDK's base_url at this address with /v1 at its end."}"#;
-            return Ok(Step::Own(reply::json(StatusCode::OK, about)));
+            return Ok(RouteStep::Own(reply::json(StatusCode::OK, about)));
         }
         if path == METRICS {
-            return Ok(if is_read { Step::Metrics } else { Step::NotAllowed("GET, HEAD") });
+            return Ok(if is_read {
+                RouteStep::Metrics
+            } else {
+                RouteStep::NotAllowed("GET, HEAD")
+            });
         }
         if let Some(reference) = path.strip_prefix(ORIGINALS) {
             return Ok(match is_read {
-                true => Step::Original(reference.to_owned()),
-                false => Step::NotAllowed("GET, HEAD"),
+                true => RouteStep::Original(reference.to_owned()),
+                false => RouteStep::NotAllowed("GET, HEAD"),
             });
         }
         if let Some(id) = path.strip_prefix(RECEIPTS) {
             return Ok(match is_read {
-                true => Step::Receipt(id.to_owned()),
-                false => Step::NotAllowed("GET, HEAD"),
+                true => RouteStep::Receipt(id.to_owned()),
+                false => RouteStep::NotAllowed("GET, HEAD"),
             });
         }
         let below = path.strip_prefix(CONVERSATIONS);
         if below.is_some_and(|below| below.is_empty() || below.starts_with('/')) {
-            return Ok(Step::Conversations);
+            return Ok(RouteStep::Conversations);
         }
         if path == USAGE || path == BUDGETS {
             return Ok(match is_read {
-                true if path == USAGE => Step::Usage,
-                true => Step::Budgets,
-                false => Step::NotAllowed("GET, HEAD"),
+                true if path == USAGE => RouteStep::Usage,
+                true => RouteStep::Budgets,
+                false => RouteStep::NotAllowed("GET, HEAD"),
             });
         }
         if path == PLAN || path == COMPACTION {
             return Ok(match parts.method {
-                Method::POST if path == PLAN => Step::Plan,
-                Method::POST => Step::Compaction,
-                _ => Step::NotAllowed("POST"),
+                Method::POST if path == PLAN => RouteStep::Plan,
+                Method::POST => RouteStep::Compaction,
+                _ => RouteStep::NotAllowed("POST"),
             });
         }
         if path == "/weir" || path.starts_with("/weir/") {
             return Err(TargetError::Unknown.into());
         }
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
-        Ok(Step::Forward(self.target(path_and_query)?))
+        Ok(RouteStep::Forward(self.target(path_and_query)?))
     }
 
     /// Returns a path's target. Nearly all requests ask for the same path as the one before.
@@ -690,7 +700,7 @@ mod tests {
         let store = Store::in_memory().expect("there is memory");
         let proxy = Proxy::new(config.clone().into(), client, store).expect("nothing is kept");
         let state = RoutesState::new(&config, &proxy, shutdown.clone());
-        let routes = Routes::new(&config, proxy.into(), state);
+        let routes = ServedRoutes::new(&config, proxy.into(), state);
         let ask = async |path: &str| {
             let body = reply::empty(StatusCode::OK).into_body();
             let mut request = Request::new(body);

@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, StatusCode};
 use reqwest::redirect;
 use tokio::time::{Instant, timeout_at};
 
-use super::retry::{self, Attempt, Failure, Tried};
+use super::retry::{self, FailedAttempt, Failure, Tried};
 use super::upload::{Upload, UploadError};
 use super::{AnswerBody, Base, BaseError, Body, Target, tls};
 use crate::config;
@@ -167,7 +167,7 @@ impl Client {
             Ok(inbound) => return Ok(inbound),
             Err(error) => error,
         };
-        let attempt = Attempt {
+        let attempt = FailedAttempt {
             failure: error.failure(),
             new_connection: new_connection.load(Ordering::Relaxed),
             replayable: sending.is_replayable(),

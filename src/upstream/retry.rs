@@ -17,7 +17,7 @@ pub enum Failure {
 
 /// Facts about one failed attempt.
 #[derive(Debug, Clone, Copy)]
-pub struct Attempt {
+pub struct FailedAttempt {
     pub failure: Failure,
     /// A connection was opened for this very request.
     pub new_connection: bool,
@@ -30,7 +30,7 @@ pub struct Attempt {
 /// A pooled connection that closes was most often closed by the upstream before the request reached
 /// it. On a new connection this does not hold: the upstream may have acted on the request, so it is
 /// not sent twice.
-pub fn sends_again(attempt: Attempt) -> bool {
+pub fn sends_again(attempt: FailedAttempt) -> bool {
     attempt.failure == Failure::Closed && !attempt.new_connection && attempt.replayable
 }
 
@@ -157,7 +157,7 @@ mod tests {
             (Failure::Other, false, true, false),
         ];
         for (failure, new_connection, replayable, again) in rows {
-            let attempt = Attempt { failure, new_connection, replayable };
+            let attempt = FailedAttempt { failure, new_connection, replayable };
             assert_eq!(sends_again(attempt), again, "{attempt:?}");
         }
     }

@@ -2,7 +2,7 @@
 //! every column of retention. The oracle knows the answer and has no limit. [`broken`] checks a run by them.
 
 use super::scores::{Decay, Row};
-use super::{Asked, Case, Planted, edits};
+use super::{Case, CaseItems, Planted, edits};
 use weir_engine::wire::Role;
 use weir_eval::conversation::Message;
 
@@ -35,7 +35,7 @@ impl Bound {
 
     /// Returns the body that it sends for the request of turn `place`. Requests within the limit pass
     /// unchanged.
-    pub fn body(self, asked: &Asked, place: usize, limit_tokens: u64) -> Vec<u8> {
+    pub fn body(self, asked: &CaseItems, place: usize, limit_tokens: u64) -> Vec<u8> {
         let case = &*asked.case;
         let length = case.conversation.turns[place];
         let full_tokens = case.conversation.full_tokens(length) + case.tools_tokens;
@@ -111,7 +111,7 @@ pub fn broken(rows: &[Row], decay: &[(String, Vec<Decay>)]) -> Vec<String> {
 }
 
 /// Marks a message for each item that the turn asks for, if none with it is marked yet.
-fn keep_asked(asked: &Asked, place: usize, is_kept: &mut [bool]) {
+fn keep_asked(asked: &CaseItems, place: usize, is_kept: &mut [bool]) {
     let length = is_kept.len();
     let (case, questions) = (&*asked.case, &asked.questions);
     let turn = &questions.turns[place];

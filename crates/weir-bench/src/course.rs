@@ -6,11 +6,11 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::scores::{MOST_DECAY, Scores};
-use super::valid::{self, Problem};
-use super::{Asked, Plant, Planted, edits, forwarded, tools_tokens};
+use super::valid::{self, BrokenRule};
+use super::{CaseItems, Plant, Planted, edits, forwarded, tools_tokens};
 use weir_eval::conversation::Message;
 use weir_eval::judge::{Judge, Tools};
-use weir_eval::sent::{Other, Piece};
+use weir_eval::sent::{Other, SentPiece};
 use weir_eval::text::{self, Border};
 
 /// Characters of context around a value, as the measure of context has them.
@@ -21,7 +21,7 @@ const MAX_CONTEXTS: usize = 1000;
 
 /// State of one case under one proxy at one limit.
 pub struct Course<'a> {
-    asked: &'a Asked,
+    asked: &'a CaseItems,
     limit_tokens: u64,
     judge: Judge<'a>,
     /// Messages of the conversation by their canonical text.
@@ -75,7 +75,7 @@ impl Missing {
 
 impl<'a> Course<'a> {
     /// Starts the course of a case at a limit for the whole request.
-    pub fn new(asked: &'a Asked, limit_tokens: u64) -> Self {
+    pub fn new(asked: &'a CaseItems, limit_tokens: u64) -> Self {
         let case = &*asked.case;
         let budget_tokens = limit_tokens.saturating_sub(case.tools_tokens);
         let mut own: HashMap<String, Vec<usize>> = HashMap::new();
@@ -143,10 +143,9 @@ impl<'a> Course<'a> {
         self.is_compaction = self.judge.tally.cuts > cuts;
         if is_within {
             let is_whole = pieces.len() == length
-                && pieces
-                    .iter()
-                    .enumerate()
-                    .all(|(index, piece)| matches!(piece, Piece::Verbatim(own) if *own == index));
+                && pieces.iter().enumerate().all(
+                    |(index, piece)| matches!(piece, SentPiece::Verbatim(own) if *own == index),
+                );
             self.scores.unchanged.add(is_whole);
         }
         if self.is_judged(place) {
@@ -177,7 +176,7 @@ impl<'a> Course<'a> {
     }
 
     /// Reads messages as pieces of the conversation; those that cannot be read are left out.
-    fn pieces(&mut self, raws: &[&str], length: usize) -> Vec<Piece> {
+    fn pieces(&mut self, raws: &[&str], length: usize) -> Vec<SentPiece> {
         let mut pieces = Vec::with_capacity(raws.len());
         let mut next = 0;
         for (number, raw) in raws.iter().enumerate() {
@@ -191,25 +190,25 @@ impl<'a> Course<'a> {
             };
             if let Some(index) = found {
                 next = index + 1;
-                pieces.push(Piece::Verbatim(*index));
+                pieces.push(SentPiece::Verbatim(*index));
                 continue;
             }
             // Made from no message: text that any proxy adds to one is a change.
             let other =
                 self.others.entry(key).or_insert_with(|| Other::read(raw, None).map(Rc::new));
-            pieces.extend(other.clone().map(Piece::Other));
+            pieces.extend(other.clone().map(SentPiece::Other));
         }
         pieces
     }
 
     /// Judges whether a request that arrived keeps the rules.
-    fn judge_form(&mut self, length: usize, pieces: &[Piece], is_readable: bool) {
+    fn judge_form(&mut self, length: usize, pieces: &[SentPiece], is_readable: bool) {
         let conversation = &self.asked.case.conversation;
         let messages: Vec<&Message> =
             pieces.iter().map(|piece| piece.message(conversation)).collect();
         let problem = match is_readable {
             true => valid::problem(conversation, length, &messages),
-            false => Some(Problem::Unreadable),
+            false => Some(BrokenRule::Unreadable),
         };
         self.scores.valid.add(problem.is_none());
         if let Some(problem) = problem {
@@ -218,14 +217,14 @@ impl<'a> Course<'a> {
     }
 
     /// Judges edits and planted texts.
-    fn judge_texts(&mut self, length: usize, pieces: &[Piece]) {
+    fn judge_texts(&mut self, length: usize, pieces: &[SentPiece]) {
         let conversation = &self.asked.case.conversation;
         let mut is_kept = vec![false; conversation.messages.len()];
         let mut others: Vec<&Other> = Vec::new();
         for piece in pieces {
             match piece {
-                Piece::Verbatim(index) => is_kept[*index] = true,
-                Piece::Other(other) => others.push(other),
+                SentPiece::Verbatim(index) => is_kept[*index] = true,
+                SentPiece::Other(other) => others.push(other),
             }
         }
         for edit in edits::last(&self.asked.edits, length) {
@@ -342,7 +341,7 @@ mod tests {
 
     /// Plays a case through a bound.
     fn played(case: &Arc<Case>, bound: Bound, budget: Budget) -> Scores {
-        let asked = Asked::new(Arc::clone(case));
+        let asked = CaseItems::new(Arc::clone(case));
         let limit_tokens = case.limit_tokens(budget).expect("it is long enough");
         let mut course = Course::new(&asked, limit_tokens);
         for place in 0..case.conversation.turns.len() {
@@ -436,7 +435,7 @@ mod tests {
         let line = r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"},
             {"role":"assistant","content":"a"},{"role":"user","content":"u"},{"role":"assistant","content":"b"}]}"#;
         let case = Case::read(line, 1).expect("it is one");
-        let asked = Asked::new(Arc::new(case));
+        let asked = CaseItems::new(Arc::new(case));
         let case = &asked.case;
         let mut course = Course::new(&asked, 1000);
         course.judge(0, Some(&case.body(2)));
@@ -453,7 +452,7 @@ mod tests {
     #[test]
     fn a_request_that_reaches_nobody_keeps_nothing() {
         let case = generated::ruled(1, false);
-        let asked = Asked::new(Arc::new(case));
+        let asked = CaseItems::new(Arc::new(case));
         let case = &asked.case;
         let limit_tokens = case.limit_tokens(Budget::Percent(50)).expect("long enough");
         let mut course = Course::new(&asked, limit_tokens);
@@ -475,7 +474,7 @@ mod tests {
     #[test]
     fn a_lost_request_costs_nothing_and_hides_no_compaction() {
         let case = Arc::new(generated::ruled(1, false));
-        let asked = Asked::new(Arc::clone(&case));
+        let asked = CaseItems::new(Arc::clone(&case));
         let limit_tokens = case.limit_tokens(Budget::Percent(50)).expect("long enough");
         let turns = case.conversation.turns.len();
         let [whole, lost] = [None, Some(turns - 2)].map(|lost| {
@@ -516,7 +515,7 @@ mod tests {
 
     #[test]
     fn text_added_to_a_last_message_is_a_change_whoever_adds_it() {
-        let asked = Asked::new(Arc::new(long_case()));
+        let asked = CaseItems::new(Arc::new(long_case()));
         let case = &asked.case;
         let added = ["[weir: earlier messages that may bear on this]", "[recalled]"].map(|own| {
             let mut course = Course::new(&asked, case.tools_tokens + 100_000);
@@ -533,7 +532,7 @@ mod tests {
 
     #[test]
     fn tools_are_billed_and_other_ones_break_the_cache() {
-        let asked = Asked::new(Arc::new(long_case()));
+        let asked = CaseItems::new(Arc::new(long_case()));
         let case = &asked.case;
         let sizes = [2, 4, 6].map(|length| case.conversation.full_tokens(length));
         let all = sizes.iter().sum::<u64>() + 3 * case.tools_tokens;

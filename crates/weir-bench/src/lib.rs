@@ -1,7 +1,7 @@
 //! FitBench: measures of a compacting proxy by the requests that it sends on. Judges bodies; sends
 //! nothing, reads no file and calls no model.
 //!
-//! A [`Case`] is a conversation with its tools, and with rules or facts planted in it. [`Asked`] holds
+//! A [`Case`] is a conversation with its tools, and with rules or facts planted in it. [`CaseItems`] holds
 //! the items that its answers use. A [`Course`] judges the bodies of one proxy at one limit, turn by
 //! turn, into [`Scores`]. [`bounds`] makes the bodies of the best and the worst proxy.
 
@@ -91,7 +91,7 @@ impl Case {
     /// If the line is no conversation, or has no answer of an assistant.
     pub fn read(line: &str, number: usize) -> Result<Self, String> {
         #[derive(Deserialize)]
-        struct Tools<'a> {
+        struct CaseTools<'a> {
             #[serde(borrow)]
             tools: Option<&'a RawValue>,
         }
@@ -99,7 +99,7 @@ impl Case {
         if conversation.turns.is_empty() {
             return Err("no assistant answers a user or a tool in it".to_owned());
         }
-        let read: Tools<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let read: CaseTools<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let tools = read.tools.map(RawValue::get).filter(|raw| !matches!(*raw, "null" | "[]"));
         Ok(Self {
             conversation,
@@ -143,13 +143,13 @@ impl Case {
 }
 
 /// Items that the answers of a case use, computed once for all proxies.
-pub struct Asked {
+pub struct CaseItems {
     pub case: Arc<Case>,
     questions: Questions,
     edits: Vec<Edit>,
 }
 
-impl Asked {
+impl CaseItems {
     /// Finds the items of a case.
     pub fn new(case: Arc<Case>) -> Self {
         let questions = Questions::new(&case.conversation);

@@ -125,7 +125,7 @@ impl Scores {
     }
 }
 
-fn billed(cost: &tally::Cost, write_price: f64) -> f64 {
+fn billed(cost: &tally::InputCost, write_price: f64) -> f64 {
     let uncached = (cost.tokens - cost.cached_tokens) as f64;
     write_price * uncached + CACHED_PRICE * cost.cached_tokens as f64
 }
@@ -286,8 +286,8 @@ mod tests {
     #[test]
     fn a_row_bills_extra_calls_and_adds_recall() {
         let mut scores = Scores::default();
-        scores.tally.cost = tally::Cost { tokens: 2000, cached_tokens: 1000 };
-        scores.tally.full_cost = tally::Cost { tokens: 4000, cached_tokens: 2000 };
+        scores.tally.cost = tally::InputCost { tokens: 2000, cached_tokens: 1000 };
+        scores.tally.full_cost = tally::InputCost { tokens: 4000, cached_tokens: 2000 };
         scores.tally.recall[Recall::Context as usize] = Share { kept: 30, of: 40 };
         scores.extra = ExtraCalls { calls: 1, input_tokens: 100, output_tokens: 250 };
         scores.offered = Share { kept: 3, of: 4 };

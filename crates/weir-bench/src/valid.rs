@@ -8,7 +8,7 @@ use weir_eval::text::Text;
 
 /// Rule that a request breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Problem {
+pub(crate) enum BrokenRule {
     /// A message that cannot be read, or none at all.
     Unreadable,
     /// A call without its result behind it, or a result without its call.
@@ -28,10 +28,12 @@ pub(crate) fn problem(
     conversation: &Conversation,
     length: usize,
     sent: &[&Message],
-) -> Option<Problem> {
+) -> Option<BrokenRule> {
     let own = &conversation.messages[..length];
     let first = sent.iter().find(|message| message.role != Role::System);
-    let (Some(first), Some(last)) = (first, sent.last()) else { return Some(Problem::Unreadable) };
+    let (Some(first), Some(last)) = (first, sent.last()) else {
+        return Some(BrokenRule::Unreadable);
+    };
     let is_own_paired = is_paired(&own.iter().collect::<Vec<_>>());
     let own_first = own.iter().find(|message| message.role != Role::System);
     let own_opens_with_result = own_first.is_some_and(|own| own.role == Role::Tool);
@@ -41,15 +43,15 @@ pub(crate) fn problem(
         message.role == Role::Assistant && message.calls.is_empty() && message.texts.is_empty()
     };
     if is_own_paired && !is_paired(sent) {
-        Some(Problem::Unpaired)
+        Some(BrokenRule::Unpaired)
     } else if first.role == Role::Tool && !own_opens_with_result {
-        Some(Problem::OpensWithResult)
+        Some(BrokenRule::OpensWithResult)
     } else if !own_doubles && sent.windows(2).any(is_double) {
-        Some(Problem::Alternation)
+        Some(BrokenRule::Alternation)
     } else if sent.iter().any(is_empty) && !own.iter().any(|own| is_empty(&own)) {
-        Some(Problem::Empty)
+        Some(BrokenRule::Empty)
     } else if !is_last_whole(&own[length - 1], last) {
-        Some(Problem::LastChanged)
+        Some(BrokenRule::LastChanged)
     } else {
         None
     }
@@ -88,14 +90,14 @@ mod tests {
             ((0..6).map(own).collect::<Vec<_>>(), None),
             (vec![own(0), said("user", "note"), own(5)], None),
             (vec![own(0), said("user", "next\n\nrecalled")], None),
-            (vec![own(0), own(1), own(2), own(5)], Some(Problem::Unpaired)),
-            (vec![own(0), own(1), own(3), own(5)], Some(Problem::Unpaired)),
-            (vec![own(1), own(4), said("assistant", "z"), own(5)], Some(Problem::Alternation)),
-            (vec![own(1), said("assistant", ""), own(5)], Some(Problem::Empty)),
-            (vec![own(0), own(1), own(4)], Some(Problem::LastChanged)),
-            (vec![own(0), said("user", "nex")], Some(Problem::LastChanged)),
-            (vec![own(0)], Some(Problem::Unreadable)),
-            (vec![], Some(Problem::Unreadable)),
+            (vec![own(0), own(1), own(2), own(5)], Some(BrokenRule::Unpaired)),
+            (vec![own(0), own(1), own(3), own(5)], Some(BrokenRule::Unpaired)),
+            (vec![own(1), own(4), said("assistant", "z"), own(5)], Some(BrokenRule::Alternation)),
+            (vec![own(1), said("assistant", ""), own(5)], Some(BrokenRule::Empty)),
+            (vec![own(0), own(1), own(4)], Some(BrokenRule::LastChanged)),
+            (vec![own(0), said("user", "nex")], Some(BrokenRule::LastChanged)),
+            (vec![own(0)], Some(BrokenRule::Unreadable)),
+            (vec![], Some(BrokenRule::Unreadable)),
         ] {
             let sent: Vec<&Message> = sent.iter().collect();
             assert_eq!(problem(&conversation, 6, &sent), expected);

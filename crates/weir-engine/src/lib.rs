@@ -46,7 +46,7 @@ pub mod wire;
 
 pub use compact::{Limits, Measure, Policy, Report};
 pub use plan::{
-    CannotFit, Cost, Decisions, Known, Mode, NoSummaries, NothingKnown, Plan, PlanError,
+    CannotFit, Decisions, Known, Mode, NoSummaries, NothingKnown, Plan, PlanCost, PlanError,
     PlanOptions, SummarySource, cost, plan, plan_with,
 };
 pub use tokens::Encoding;

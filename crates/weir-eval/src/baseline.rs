@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use super::conversation::{Conversation, Message};
-use super::sent::{Other, Piece};
+use super::sent::{Other, SentPiece};
 use weir_engine::tokens::MESSAGE_FRAMING;
 use weir_engine::wire::Role;
 
@@ -50,7 +50,7 @@ pub struct Course<'a> {
     budget_tokens: u64,
     baseline: Baseline,
     is_gone: Vec<bool>,
-    sent: Vec<Piece>,
+    sent: Vec<SentPiece>,
     masks: Vec<Option<Rc<Other>>>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Course<'a> {
     }
 
     /// Returns the messages sent for the first `length` messages.
-    pub fn send(&mut self, length: usize) -> &[Piece] {
+    pub fn send(&mut self, length: usize) -> &[SentPiece] {
         match self.baseline {
             Baseline::None => {}
             Baseline::DropOldest => {
@@ -83,7 +83,7 @@ impl<'a> Course<'a> {
             Baseline::MaskResults => return self.mask(length),
         }
         let kept = (0..length).filter(|index| !self.is_gone[*index]);
-        self.sent = kept.map(Piece::Verbatim).collect();
+        self.sent = kept.map(SentPiece::Verbatim).collect();
         &self.sent
     }
 
@@ -112,7 +112,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    fn mask(&mut self, length: usize) -> &[Piece] {
+    fn mask(&mut self, length: usize) -> &[SentPiece] {
         let conversation = self.conversation;
         let is_above = conversation.full_tokens(length) > self.budget_tokens;
         let messages = conversation.messages[..length].iter().enumerate();
@@ -124,8 +124,8 @@ impl<'a> Course<'a> {
         for (index, message) in messages {
             let is_old = results[..old].binary_search(&index).is_ok();
             let piece = match is_old && message.fact.tokens > MASKED_TOKENS {
-                true => Piece::Other(self.masked(index)),
-                false => Piece::Verbatim(index),
+                true => SentPiece::Other(self.masked(index)),
+                false => SentPiece::Verbatim(index),
             };
             self.sent.push(piece);
         }
@@ -178,9 +178,9 @@ mod tests {
         ] {
             let mut course = Course::new(&conversation, 350, baseline);
             for (length, kept) in [(8, at_8), (10, at_10)] {
-                let index = |piece: &Piece| match piece {
-                    Piece::Verbatim(index) => *index,
-                    Piece::Other(_) => panic!("nothing is changed"),
+                let index = |piece: &SentPiece| match piece {
+                    SentPiece::Verbatim(index) => *index,
+                    SentPiece::Other(_) => panic!("nothing is changed"),
                 };
                 let sent: Vec<usize> = course.send(length).iter().map(index).collect();
                 assert_eq!(sent, kept, "{baseline:?} at {length}");
@@ -204,7 +204,7 @@ mod tests {
         };
         let conversation = Conversation::read(&line(7), 1, None).expect("it is a conversation");
         let mut course = Course::new(&conversation, 100, Baseline::MaskResults);
-        let masked = |piece: &Piece| matches!(piece, Piece::Other(_));
+        let masked = |piece: &SentPiece| matches!(piece, SentPiece::Other(_));
         let sent: Vec<bool> = course.send(15).iter().map(masked).collect();
         let places: Vec<usize> = (0..15).filter(|place| sent[*place]).collect();
         assert_eq!(places, [2, 4]);

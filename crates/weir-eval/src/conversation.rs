@@ -202,12 +202,12 @@ fn leaves(raw: &str, out: &mut Vec<String>) {
 /// Returns the identifiers of a message's calls, and of the call it answers.
 fn identifiers(raw: &str) -> (Vec<String>, Option<String>) {
     #[derive(Deserialize)]
-    struct Call {
+    struct CallId {
         id: Option<String>,
     }
     #[derive(Deserialize)]
     struct Identifiers {
-        tool_calls: Option<Vec<Call>>,
+        tool_calls: Option<Vec<CallId>>,
         tool_call_id: Option<String>,
     }
     let Ok(read) = serde_json::from_str::<Identifiers>(raw) else { return (Vec::new(), None) };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::conversation::{Conversation, MEASURE};
-use super::sent::{Other, Piece};
+use super::sent::{Other, SentPiece};
 use super::summaries::{Sent, Stub, Stubs, Summaries};
 use weir_engine::compact::history::SummaryUse;
 use weir_engine::compact::source::Readings;
@@ -21,7 +21,7 @@ pub(crate) struct Engine<'a> {
     options: PlanOptions,
     /// Edits of the previous request.
     edits: Vec<(usize, Edit)>,
-    sent: Vec<Piece>,
+    sent: Vec<SentPiece>,
     /// Number of messages in the previous request.
     length: usize,
     summaries: Option<Stubs>,
@@ -83,7 +83,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Returns the messages sent for the first `length` messages, at least as many as last time.
-    pub(crate) fn send(&mut self, length: usize) -> &[Piece] {
+    pub(crate) fn send(&mut self, length: usize) -> &[SentPiece] {
         let body = format!(r#"{{"messages":[{}]}}"#, self.raws[..length].join(","));
         let request = Protocol::Chat.read(body.as_bytes(), length).expect("it was read before");
         let stubs = self.summaries.as_ref();
@@ -96,7 +96,7 @@ impl<'a> Engine<'a> {
         };
         self.count_summaries(&plan);
         if plan.changes == self.edits {
-            self.sent.extend((self.length..length).map(Piece::Verbatim));
+            self.sent.extend((self.length..length).map(SentPiece::Verbatim));
         } else {
             self.sent = self.spliced(&request, &plan);
             self.edits = plan.changes;
@@ -130,26 +130,26 @@ impl<'a> Engine<'a> {
 
     /// Returns the request as planned, parsed message by message. Pieces of the previous request are
     /// reused with their search results.
-    fn spliced(&self, request: &Request<'_>, plan: &Plan) -> Vec<Piece> {
+    fn spliced(&self, request: &Request<'_>, plan: &Plan) -> Vec<SentPiece> {
         let length = request.messages.len();
         let spliced = splice::apply(Protocol::Chat, request, &plan.changes);
         let sent = Protocol::Chat.read(spliced.as_bytes(), usize::MAX);
         let sent = sent.expect("what is spliced is a request").messages;
         let origins = origins(length, &plan.changes);
         let pieces = sent.iter().zip(origins).map(|(raw, origin)| match origin {
-            Some(index) if self.raws[index] == *raw => Piece::Verbatim(index),
+            Some(index) if self.raws[index] == *raw => SentPiece::Verbatim(index),
             origin => self.other(raw, origin),
         });
         pieces.collect()
     }
 
-    fn other(&self, raw: &str, of: Option<usize>) -> Piece {
+    fn other(&self, raw: &str, of: Option<usize>) -> SentPiece {
         let same = self.sent.iter().find_map(|piece| match piece {
-            Piece::Other(other) if *other.message.raw == *raw => Some(Rc::clone(other)),
+            SentPiece::Other(other) if *other.message.raw == *raw => Some(Rc::clone(other)),
             _ => None,
         });
         let read = || Rc::new(Other::read(raw, of).expect("what is spliced is a message"));
-        Piece::Other(same.unwrap_or_else(read))
+        SentPiece::Other(same.unwrap_or_else(read))
     }
 }
 
@@ -210,11 +210,11 @@ mod tests {
             let sent = engine.send(length).to_vec();
             let tokens: u64 = sent.iter().map(|piece| piece.tokens(&conversation)).sum();
             assert!(tokens <= 600, "{tokens} at {length}");
-            let last = matches!(sent.last(), Some(Piece::Verbatim(last)) if last + 1 == length);
+            let last = matches!(sent.last(), Some(SentPiece::Verbatim(last)) if last + 1 == length);
             assert!(last, "the last message is as it was, at {length}");
             let mut again = Engine::new(&conversation, 600, &Policy::default(), None);
-            let raws = |sent: &[Piece]| -> Vec<String> {
-                let raw = |piece: &Piece| piece.message(&conversation).raw.to_string();
+            let raws = |sent: &[SentPiece]| -> Vec<String> {
+                let raw = |piece: &SentPiece| piece.message(&conversation).raw.to_string();
                 sent.iter().map(raw).collect()
             };
             assert_eq!(raws(&sent), raws(again.send(length)), "at {length}");

@@ -2,7 +2,7 @@
 
 use super::conversation::{Conversation, Message};
 use super::questions::{Questions, Reference};
-use super::sent::{Other, Piece, common_tokens};
+use super::sent::{Other, SentPiece, common_tokens};
 use super::tally::{Fault, Recall, Tally};
 use super::text::Border;
 use weir_engine::wire::Role;
@@ -15,7 +15,7 @@ pub struct Judge<'a> {
     conversation: &'a Conversation,
     questions: &'a Questions,
     budget_tokens: u64,
-    previous: Vec<Piece>,
+    previous: Vec<SentPiece>,
     previous_tokens: u64,
     /// Size of the previous request, all of it sent.
     previous_full_tokens: u64,
@@ -85,7 +85,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Judges the request of turn `place` as it was sent.
-    pub fn judge(&mut self, place: usize, sent: &[Piece]) {
+    pub fn judge(&mut self, place: usize, sent: &[SentPiece]) {
         let conversation = self.conversation;
         let full_tokens = conversation.full_tokens(conversation.turns[place]);
         let sent_tokens = sent.iter().map(|piece| piece.tokens(conversation)).sum();
@@ -99,7 +99,7 @@ impl<'a> Judge<'a> {
             && let Some(index) = last.under_tail(conversation)
         {
             self.previous_tokens -= last.tokens(conversation);
-            *last = Piece::Verbatim(index);
+            *last = SentPiece::Verbatim(index);
             self.previous_tokens += last.tokens(conversation);
         }
         self.previous_full_tokens = full_tokens;
@@ -113,7 +113,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Judges what can be read, if the whole request exceeds the budget.
-    fn judge_content(&mut self, place: usize, sent: &[Piece], sent_tokens: u64) {
+    fn judge_content(&mut self, place: usize, sent: &[SentPiece], sent_tokens: u64) {
         let conversation = self.conversation;
         let length = conversation.turns[place];
         let full_tokens = conversation.full_tokens(length);
@@ -134,7 +134,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn judge_cost(&mut self, full_tokens: u64, sent_tokens: u64, sent: &[Piece]) {
+    fn judge_cost(&mut self, full_tokens: u64, sent_tokens: u64, sent: &[SentPiece]) {
         self.tally.requests += 1;
         let common_tokens = common_tokens(self.conversation, &self.previous, sent);
         self.shared_tokens.push(common_tokens);
@@ -149,7 +149,7 @@ impl<'a> Judge<'a> {
         self.tally.cuts += u64::from(common_tokens < self.previous_tokens);
     }
 
-    fn judge_rules(&mut self, length: usize, sent: &[Piece], is_over: bool) {
+    fn judge_rules(&mut self, length: usize, sent: &[SentPiece], is_over: bool) {
         let faults = faults(self.conversation, length, sent, is_over);
         self.tally.valid.add(!faults.contains(&true));
         for (own, is_broken) in self.tally.faults.iter_mut().zip(faults) {
@@ -157,13 +157,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn judge_recall(&mut self, place: usize, length: usize, sent: &[Piece]) {
+    fn judge_recall(&mut self, place: usize, length: usize, sent: &[SentPiece]) {
         self.is_kept.fill(false);
         let mut others = Vec::new();
         for piece in sent {
             match piece {
-                Piece::Verbatim(index) => self.is_kept[*index] = true,
-                Piece::Other(other) => others.push(&**other),
+                SentPiece::Verbatim(index) => self.is_kept[*index] = true,
+                SentPiece::Other(other) => others.push(&**other),
             }
         }
         let questions = self.questions;
@@ -285,7 +285,7 @@ impl<'a> Judge<'a> {
 fn faults(
     conversation: &Conversation,
     length: usize,
-    sent: &[Piece],
+    sent: &[SentPiece],
     is_over: bool,
 ) -> [bool; Fault::ALL.len()] {
     let messages: Vec<&Message> = sent.iter().map(|piece| piece.message(conversation)).collect();
@@ -341,16 +341,16 @@ mod tests {
         {"role":"user","content":"now answer"},
         {"role":"assistant","content":"three four deep_one_1 five six, deep_two_2, first_value_1, near_value, system_value"}]}"#;
 
-    fn other(raw: &str, of: Option<usize>) -> Piece {
-        Piece::Other(Rc::new(Other::read(raw, of).expect("a message")))
+    fn other(raw: &str, of: Option<usize>) -> SentPiece {
+        SentPiece::Other(Rc::new(Other::read(raw, of).expect("a message")))
     }
 
-    fn note(text: &str) -> Piece {
+    fn note(text: &str) -> SentPiece {
         other(&serde_json::json!({"role": "user", "content": text}).to_string(), None)
     }
 
     /// Returns the figures of the last request, sent as these pieces.
-    fn judged(sent: &[Piece]) -> Tally {
+    fn judged(sent: &[SentPiece]) -> Tally {
         let conversation = Conversation::read(LINE, 1, None).expect("it is one");
         let questions = Questions::new(&conversation);
         let last = questions.turns.len() - 1;
@@ -360,8 +360,8 @@ mod tests {
         judge.tally
     }
 
-    fn verbatim(messages: impl IntoIterator<Item = usize>) -> Vec<Piece> {
-        messages.into_iter().map(Piece::Verbatim).collect()
+    fn verbatim(messages: impl IntoIterator<Item = usize>) -> Vec<SentPiece> {
+        messages.into_iter().map(SentPiece::Verbatim).collect()
     }
 
     fn shares(tally: &Tally) -> Vec<(u64, u64)> {
@@ -422,7 +422,7 @@ mod tests {
             (verbatim([0, 1, 2, 10]), [0, 1, 0, 0]),
             (verbatim([0, 3, 10]), [0, 1, 1, 0]),
             (verbatim([0, 1]), [0, 0, 0, 1]),
-            (vec![Piece::Verbatim(1), other(result, Some(3))], [0, 1, 0, 1]),
+            (vec![SentPiece::Verbatim(1), other(result, Some(3))], [0, 1, 0, 1]),
             (verbatim([0, 1, 2, 3, 10]), [0, 0, 0, 0]),
         ] {
             let tally = judged(&sent);

@@ -40,7 +40,7 @@ use conversation::Conversation;
 use engine::Engine;
 use judge::{Judge, Lost};
 use questions::Questions;
-use sent::Piece;
+use sent::SentPiece;
 use summaries::{Stub, Summaries};
 use tally::Tally;
 use weir_engine::compact::Policy;
@@ -129,7 +129,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    fn send(&mut self, length: usize) -> &[Piece] {
+    fn send(&mut self, length: usize) -> &[SentPiece] {
         match self {
             Self::Engine(engine) => engine.send(length),
             Self::Baseline(course) => course.send(length),

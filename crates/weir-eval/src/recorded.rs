@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-pub use crate::transcripts::{Exchange, Recorded};
+pub use crate::transcripts::{Recorded, RecordedExchange};
 use crate::transcripts::{claude_code, codex, logs, pi};
 use weir_engine::wire::{Protocol, json};
 
@@ -14,7 +14,7 @@ const PROBED_LINES: usize = 64;
 
 /// Form of a text with conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum TextForm {
     /// One request body, or only its messages or items.
     Request,
     /// JSON lines of conversations `{id, source, messages}`, request bodies or records about requests.
@@ -29,7 +29,7 @@ pub enum Form {
     Pi,
 }
 
-impl Form {
+impl TextForm {
     /// Returns the name of the form in answers.
     pub fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ pub const KNOWN_FORMS: &str = "request bodies, JSON lines of conversations or re
 /// # Errors
 ///
 /// If the text has none of the forms, or a line cannot be read; the text names the line.
-pub fn read(text: &str, protocol: Option<Protocol>) -> Result<(Form, Vec<Recorded>), String> {
+pub fn read(text: &str, protocol: Option<Protocol>) -> Result<(TextForm, Vec<Recorded>), String> {
     if let Ok(whole) = serde_json::from_str::<&RawValue>(text)
         && let Some(found) = whole_text(whole.get(), protocol)
     {
@@ -65,10 +65,10 @@ pub fn read(text: &str, protocol: Option<Protocol>) -> Result<(Form, Vec<Recorde
          Code, codex or pi.",
     )?;
     let found = match form {
-        Form::Request | Form::Trace | Form::Har => trace(lines, protocol)?,
-        Form::ClaudeCode => claude_code::conversations(&objects(lines)?),
-        Form::Codex => codex::conversations(&objects(lines)?),
-        Form::Pi => pi::conversations(&objects(lines)?),
+        TextForm::Request | TextForm::Trace | TextForm::Har => trace(lines, protocol)?,
+        TextForm::ClaudeCode => claude_code::conversations(&objects(lines)?),
+        TextForm::Codex => codex::conversations(&objects(lines)?),
+        TextForm::Pi => pi::conversations(&objects(lines)?),
     };
     match found.is_empty() {
         true => Err("The transcript has no messages yet.".to_owned()),
@@ -77,7 +77,7 @@ pub fn read(text: &str, protocol: Option<Protocol>) -> Result<(Form, Vec<Recorde
 }
 
 /// Reads a text that is one JSON value.
-fn whole_text(text: &str, protocol: Option<Protocol>) -> Option<(Form, Vec<Recorded>)> {
+fn whole_text(text: &str, protocol: Option<Protocol>) -> Option<(TextForm, Vec<Recorded>)> {
     if text.starts_with('[') {
         let elements = json::elements(text)?;
         let has_role = |raw: &&str| json::member(raw, "role").is_some();
@@ -88,15 +88,15 @@ fn whole_text(text: &str, protocol: Option<Protocol>) -> Option<(Form, Vec<Recor
             && !elements.iter().any(has_role)
             && let Some(found) = records.collect::<Option<Vec<_>>>()
         {
-            return Some((Form::Trace, found));
+            return Some((TextForm::Trace, found));
         }
         let list = logs::list(text, protocol.unwrap_or_else(|| Protocol::recognise(text)));
-        return Some((Form::Request, vec![list]));
+        return Some((TextForm::Request, vec![list]));
     }
     if let Some(found) = logs::har(text, protocol) {
-        return Some((Form::Har, found)).filter(|(_, found)| !found.is_empty());
+        return Some((TextForm::Har, found)).filter(|(_, found)| !found.is_empty());
     }
-    Some((Form::Request, vec![logs::request(text, 1, protocol)?]))
+    Some((TextForm::Request, vec![logs::request(text, 1, protocol)?]))
 }
 
 /// Members that show the form of a line.
@@ -118,21 +118,21 @@ struct Probe<'a> {
     kind: Option<String>,
 }
 
-fn form(line: &str) -> Option<Form> {
+fn form(line: &str) -> Option<TextForm> {
     let probe: Probe<'_> = serde_json::from_str(line).ok()?;
     let kind = probe.kind.as_deref().unwrap_or_default();
     match probe {
-        Probe { messages: Some(_), .. } | Probe { input: Some(_), .. } => Some(Form::Trace),
+        Probe { messages: Some(_), .. } | Probe { input: Some(_), .. } => Some(TextForm::Trace),
         Probe { body: Some(_), .. } | Probe { request: Some(_), .. } if kind.is_empty() => {
-            Some(Form::Trace)
+            Some(TextForm::Trace)
         }
-        Probe { payload: Some(_), .. } if !kind.is_empty() => Some(Form::Codex),
+        Probe { payload: Some(_), .. } if !kind.is_empty() => Some(TextForm::Codex),
         Probe { message: Some(_), .. } if matches!(kind, "user" | "assistant") => {
-            Some(Form::ClaudeCode)
+            Some(TextForm::ClaudeCode)
         }
-        _ if kind == "session" => Some(Form::Pi),
+        _ if kind == "session" => Some(TextForm::Pi),
         // codex wrote bare items before it wrote payloads.
-        _ if codex::is_item(kind) => Some(Form::Codex),
+        _ if codex::is_item(kind) => Some(TextForm::Codex),
         _ => None,
     }
 }
@@ -177,29 +177,29 @@ mod tests {
         let item =
             r#"{"type":"message","role":"user","content":[{"type":"input_text","text":"x"}]}"#;
         for (text, form, ids, protocol) in [
-            (chat.clone(), Form::Request, "line-1", Protocol::Chat),
-            (line.clone(), Form::Request, "a", Protocol::Chat),
-            (format!("[\n{said}\n]"), Form::Request, "request", Protocol::Chat),
-            (format!("[{item}]"), Form::Request, "request", Protocol::Responses),
-            (format!("{line}\n\n{chat}\n"), Form::Trace, "a,line-3", Protocol::Chat),
+            (chat.clone(), TextForm::Request, "line-1", Protocol::Chat),
+            (line.clone(), TextForm::Request, "a", Protocol::Chat),
+            (format!("[\n{said}\n]"), TextForm::Request, "request", Protocol::Chat),
+            (format!("[{item}]"), TextForm::Request, "request", Protocol::Responses),
+            (format!("{line}\n\n{chat}\n"), TextForm::Trace, "a,line-3", Protocol::Chat),
             (
                 format!(
                     "{{\"type\":\"summary\",\"summary\":\"s\"}}\n{}",
                     format_args!(r#"{{"type":"user","sessionId":"s1","message":{said}}}"#)
                 ),
-                Form::ClaudeCode,
+                TextForm::ClaudeCode,
                 "s1",
                 Protocol::Messages,
             ),
             (
                 format!(r#"{{"timestamp":"t","type":"response_item","payload":{item}}}"#),
-                Form::Codex,
+                TextForm::Codex,
                 "rollout",
                 Protocol::Responses,
             ),
             (
                 format!("{{\"id\":\"old\",\"instructions\":\"Be brief.\"}}\n{item}"),
-                Form::Codex,
+                TextForm::Codex,
                 "old",
                 Protocol::Responses,
             ),

@@ -11,7 +11,7 @@ use weir_engine::wire::Role;
 
 /// Message of a compacted request.
 #[derive(Debug, Clone)]
-pub enum Piece {
+pub enum SentPiece {
     /// Message of the conversation, byte for byte.
     Verbatim(usize),
     /// Changed message, or one that is not from the conversation.
@@ -70,7 +70,7 @@ impl Other {
 /// Opening of recalled text at the end of a request's question.
 const TAIL: &str = "[weir: earlier messages that may bear on this";
 
-impl Piece {
+impl SentPiece {
     /// Returns the message that this one equals, apart from recall at its end.
     pub fn under_tail(&self, conversation: &Conversation) -> Option<usize> {
         match self {
@@ -100,12 +100,16 @@ impl Piece {
 }
 
 /// Tokens of the longest common prefix of two requests.
-pub(crate) fn common_tokens(conversation: &Conversation, left: &[Piece], right: &[Piece]) -> u64 {
+pub(crate) fn common_tokens(
+    conversation: &Conversation,
+    left: &[SentPiece],
+    right: &[SentPiece],
+) -> u64 {
     let mut tokens = 0;
     for (left, right) in left.iter().zip(right) {
         let is_same = match (left, right) {
-            (Piece::Verbatim(left), Piece::Verbatim(right)) => left == right,
-            (Piece::Other(left), Piece::Other(right)) => Rc::ptr_eq(left, right),
+            (SentPiece::Verbatim(left), SentPiece::Verbatim(right)) => left == right,
+            (SentPiece::Other(left), SentPiece::Other(right)) => Rc::ptr_eq(left, right),
             _ => false,
         };
         let (left, right) = (left.message(conversation), right.message(conversation));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::conversation::{Conversation, Message};
-use super::sent::Piece;
+use super::sent::SentPiece;
 use super::{Budget, Named, Sender};
 use weir_engine::wire::{Protocol, Role, json};
 
@@ -34,8 +34,8 @@ pub fn sent(
     let mut next = 0;
     for piece in &sent {
         let of = match piece {
-            Piece::Verbatim(index) => Some(*index),
-            Piece::Other(other) => other.of,
+            SentPiece::Verbatim(index) => Some(*index),
+            SentPiece::Other(other) => other.of,
         };
         if let Some(index) = of {
             if index > next {
@@ -48,12 +48,17 @@ pub fn sent(
     Some(text)
 }
 
-fn write_message(piece: &Piece, conversation: &Conversation, of: Option<usize>, text: &mut String) {
+fn write_message(
+    piece: &SentPiece,
+    conversation: &Conversation,
+    of: Option<usize>,
+    text: &mut String,
+) {
     let message: &Message = piece.message(conversation);
     let place = match (piece, of) {
-        (Piece::Verbatim(index), _) => format!("#{index}"),
-        (Piece::Other(_), Some(index)) => format!("#{index}, changed"),
-        (Piece::Other(_), None) => "new".to_owned(),
+        (SentPiece::Verbatim(index), _) => format!("#{index}"),
+        (SentPiece::Other(_), Some(index)) => format!("#{index}, changed"),
+        (SentPiece::Other(_), None) => "new".to_owned(),
     };
     let role = match message.role {
         Role::System => "system",

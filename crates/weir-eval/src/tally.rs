@@ -41,12 +41,12 @@ impl Share {
 
 /// Input tokens of a sequence of requests, and how many of them a cache would have held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Cost {
+pub struct InputCost {
     pub tokens: u64,
     pub cached_tokens: u64,
 }
 
-impl Cost {
+impl InputCost {
     /// Adds a request that shares its first `common_tokens` with the previous one.
     pub fn add(&mut self, tokens: u64, common_tokens: u64) {
         self.tokens += tokens;
@@ -156,9 +156,9 @@ pub struct Tally {
     /// Tokens of the feasible requests above the budget, as sent and whole.
     pub sent_tokens: u64,
     pub full_tokens: u64,
-    pub cost: Cost,
+    pub cost: InputCost,
     /// Cost of sending everything.
-    pub full_cost: Cost,
+    pub full_cost: InputCost,
     /// Requests that do not begin with all of the previous one.
     pub cuts: u64,
     /// Growth since the budget was first exceeded, in quarters of the budget.
@@ -341,8 +341,8 @@ mod tests {
         let tally = |kept: u64, of: u64, tokens: u64, cached_tokens: u64| {
             let mut tally = Tally { turns: 1, conversations: 1, ..Tally::default() };
             tally.recall[Recall::Deep as usize] = Share { kept, of };
-            tally.cost = Cost { tokens, cached_tokens };
-            tally.full_cost = Cost { tokens: 1000, cached_tokens: 0 };
+            tally.cost = InputCost { tokens, cached_tokens };
+            tally.full_cost = InputCost { tokens: 1000, cached_tokens: 0 };
             tally
         };
         let by_source = BTreeMap::from([
@@ -360,10 +360,13 @@ mod tests {
 
     #[test]
     fn little_is_not_cached() {
-        let mut cost = Cost::default();
+        let mut cost = InputCost::default();
         cost.add(2000, CacheRules::LASTING.least_tokens - 1);
         cost.add(3000, CacheRules::LASTING.least_tokens);
-        assert_eq!(cost, Cost { tokens: 5000, cached_tokens: CacheRules::LASTING.least_tokens });
+        assert_eq!(
+            cost,
+            InputCost { tokens: 5000, cached_tokens: CacheRules::LASTING.least_tokens }
+        );
         assert!((cost.billed() - 4078.4).abs() < 1e-9);
     }
 }

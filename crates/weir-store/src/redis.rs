@@ -25,9 +25,9 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A Redis client. Clones share one connection.
 #[derive(Clone)]
-pub struct Redis(Arc<Inner>);
+pub struct Redis(Arc<ConnectionState>);
 
-struct Inner {
+struct ConnectionState {
     client: Client,
     /// Prefix of all keys, in braces: a cluster keeps them in one slot.
     tag: String,
@@ -54,7 +54,7 @@ impl Redis {
             let message = "is not a Redis address, such as redis://127.0.0.1:6379";
             StoreError::Failed(message.to_owned())
         })?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ConnectionState {
             client,
             tag: format!("{{{prefix}}}"),
             timeout,
@@ -226,7 +226,7 @@ impl Redis {
 }
 
 /// Writes to a failing server until it accepts that.
-async fn watch(inner: Weak<Inner>) {
+async fn watch(inner: Weak<ConnectionState>) {
     loop {
         sleep(PROBE_INTERVAL).await;
         let Some(redis) = inner.upgrade().map(Redis) else { return };

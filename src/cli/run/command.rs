@@ -55,12 +55,12 @@ impl Addresses {
 }
 
 /// Running command.
-pub(super) struct Running {
+pub(super) struct RunningCommand {
     child: Child,
-    signals: Signals,
+    signals: ForwardedSignals,
 }
 
-impl Running {
+impl RunningCommand {
     /// Starts `command`, its program first, with `addresses` in its environment. Clients refuse to start
     /// without a key, so the variables that are `hidden` have a placeholder, which weir replaces.
     pub(super) fn start(
@@ -68,7 +68,7 @@ impl Running {
         addresses: &Addresses,
         hidden: &[String],
     ) -> io::Result<Self> {
-        let signals = Signals::listen()?;
+        let signals = ForwardedSignals::listen()?;
         let mut child = Command::new(&command[0]);
         child.args(addresses.arguments(Path::new(&command[0]))).args(&command[1..]);
         child.envs(hidden.iter().map(|name| (name, PLACEHOLDER))).envs(addresses.variables());
@@ -105,7 +105,7 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 #[cfg(unix)]
-use self::unix::Signals;
+use self::unix::ForwardedSignals;
 
 #[cfg(unix)]
 mod unix {
@@ -115,8 +115,8 @@ mod unix {
     use tokio::process::Child;
     use tokio::signal::unix::{Signal, SignalKind, signal};
 
-    /// Signals to forward.
-    pub(super) struct Signals {
+    /// ForwardedSignals to forward.
+    pub(super) struct ForwardedSignals {
         terminate: Signal,
         interrupt: Signal,
         hangup: Signal,
@@ -124,7 +124,7 @@ mod unix {
         has_terminal: bool,
     }
 
-    impl Signals {
+    impl ForwardedSignals {
         /// Starts listening; the signals no longer kill this process.
         pub(super) fn listen() -> io::Result<Self> {
             Ok(Self {
@@ -160,10 +160,10 @@ mod unix {
 
 /// Only Ctrl-C exists here, and it reaches the command by itself.
 #[cfg(not(unix))]
-struct Signals {}
+struct ForwardedSignals {}
 
 #[cfg(not(unix))]
-impl Signals {
+impl ForwardedSignals {
     fn listen() -> io::Result<Self> {
         Ok(Self {})
     }

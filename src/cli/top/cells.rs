@@ -155,7 +155,7 @@ pub(super) fn bar(part: u64, whole: u64, width: usize) -> Line {
 
 /// Sort value of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
+pub(super) enum SortKey {
     Number(i128),
     Text(String),
 }
@@ -164,22 +164,22 @@ pub(super) enum Key {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {
     line: Line,
-    key: Key,
+    key: SortKey,
 }
 
 impl Cell {
     pub(super) fn text(tone: Tone, text: &str) -> Self {
-        Self { line: Line::new(tone, text), key: Key::Text(text.to_lowercase()) }
+        Self { line: Line::new(tone, text), key: SortKey::Text(text.to_lowercase()) }
     }
 
     /// Creates a figure; an absent one is empty, and the smallest.
     pub(super) fn figure(tone: Tone, figure: Option<i128>, text: &str) -> Self {
-        let key = Key::Number(figure.unwrap_or(i128::MIN));
+        let key = SortKey::Number(figure.unwrap_or(i128::MIN));
         Self { line: Line::new(tone, if figure.is_some() { text } else { "-" }), key }
     }
 
     pub(super) fn line(line: Line, figure: i128) -> Self {
-        Self { line, key: Key::Number(figure) }
+        Self { line, key: SortKey::Number(figure) }
     }
 
     /// Creates a count of tokens.
@@ -230,8 +230,8 @@ impl Table {
             self.rows.sort_by(|one, other| {
                 let (one, other) = (&one[column].key, &other[column].key);
                 match one {
-                    Key::Number(_) => other.cmp(one),
-                    Key::Text(_) => one.cmp(other),
+                    SortKey::Number(_) => other.cmp(one),
+                    SortKey::Text(_) => one.cmp(other),
                 }
             });
         }

@@ -22,15 +22,15 @@ pub(super) struct Live {
     pub started_ms: u64,
     /// Value of `after` for the next answer.
     pub next: u64,
-    pub totals: Totals,
+    pub totals: StartTotals,
     pub running: Vec<Running>,
-    pub requests: Vec<Ended>,
+    pub requests: Vec<EndedRequest>,
 }
 
 /// Sums since weir started.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Totals {
+pub(super) struct StartTotals {
     pub requests: u64,
     /// Compactions that were only reported, in observe mode.
     pub observed: u64,
@@ -63,7 +63,7 @@ pub(super) struct Running {
 /// Request that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
-pub(super) struct Ended {
+pub(super) struct EndedRequest {
     pub seq: u64,
     pub ended_ms: u64,
     pub route: Option<String>,
@@ -92,7 +92,7 @@ pub(super) struct Ended {
     pub error: Option<String>,
 }
 
-impl Ended {
+impl EndedRequest {
     /// Whether weir refused it, by a limit, a budget or a rule.
     pub(super) fn is_refused(&self) -> bool {
         self.error.is_some() && self.status.is_some_and(|status| (400..500).contains(&status))
@@ -170,7 +170,7 @@ pub(super) struct Snapshot {
 
 /// Figures over the last minute.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Rates {
+pub(super) struct MinuteRates {
     pub requests_per_s: f64,
     pub sent_tokens_per_s: f64,
     /// Cached tokens in percent of the prompt tokens that upstreams reported.
@@ -187,10 +187,10 @@ pub(super) struct Rates {
 pub(super) struct Known {
     pub now_ms: u64,
     pub started_ms: u64,
-    pub totals: Totals,
+    pub totals: StartTotals,
     pub running: Vec<Running>,
     /// Ended requests, oldest first.
-    pub ended: VecDeque<Ended>,
+    pub ended: VecDeque<EndedRequest>,
     pub budgets: Vec<BudgetRow>,
     pub status: Value,
 }
@@ -220,7 +220,7 @@ impl Known {
     }
 
     /// Computes figures over the last minute, or since weir started if that is less.
-    pub(super) fn rates(&self) -> Rates {
+    pub(super) fn rates(&self) -> MinuteRates {
         let mut window_ms = RATE_WINDOW_MS.min(self.now_ms.saturating_sub(self.started_ms));
         // The oldest requests of a busy minute are not listed any more.
         let is_cut = self.ended.front().is_some_and(|first| first.seq > 1);
@@ -228,16 +228,16 @@ impl Known {
             window_ms = window_ms.min(self.now_ms.saturating_sub(first.ended_ms));
         }
         let since_ms = self.now_ms.saturating_sub(window_ms);
-        let recent: Vec<&Ended> =
+        let recent: Vec<&EndedRequest> =
             self.ended.iter().filter(|ended| ended.ended_ms >= since_ms).collect();
-        let sum = |of: fn(&Ended) -> Option<u64>| -> u64 {
+        let sum = |of: fn(&EndedRequest) -> Option<u64>| -> u64 {
             recent.iter().filter_map(|ended| of(ended)).fold(0, u64::saturating_add)
         };
         let seconds = (window_ms.max(1000)) as f64 / 1000.0;
         let prompt = sum(|ended| ended.prompt_tokens);
         let mut durations: Vec<u64> = recent.iter().filter_map(|ended| ended.duration_ms).collect();
         durations.sort_unstable();
-        Rates {
+        MinuteRates {
             requests_per_s: recent.len() as f64 / seconds,
             sent_tokens_per_s: sum(|ended| ended.sent_tokens) as f64 / seconds,
             cache_percent: (prompt > 0).then(|| percent(sum(|ended| ended.cached_tokens), prompt)),
@@ -313,7 +313,7 @@ impl Conversation {
         Self { id: id.to_owned(), ..Self::default() }
     }
 
-    fn add(&mut self, ended: &Ended) {
+    fn add(&mut self, ended: &EndedRequest) {
         self.requests += 1;
         self.compacted += u64::from(ended.is_compacted());
         self.last_ms = self.last_ms.max(ended.ended_ms);
@@ -393,7 +393,7 @@ mod tests {
         };
         let rows = json!([row(1, 10_000), row(2, 50_000), row(3, 60_000), row(4, 99_000)]);
         known.take(live(json!({"now_ms": 100_000, "started_ms": 1, "requests": rows})));
-        let expected = Rates {
+        let expected = MinuteRates {
             requests_per_s: 0.05,
             sent_tokens_per_s: 30.0,
             cache_percent: Some(75),

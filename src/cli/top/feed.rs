@@ -141,10 +141,10 @@ impl Feed {
         let mut snapshot = Snapshot { live, ..Snapshot::default() };
         if is_full {
             #[derive(Deserialize)]
-            struct Budgets {
+            struct BudgetRows {
                 data: Vec<BudgetRow>,
             }
-            let budgets: Budgets = self.get("/admin/v1/budgets").await?;
+            let budgets: BudgetRows = self.get("/admin/v1/budgets").await?;
             snapshot.budgets = Some(budgets.data);
             snapshot.status = Some(self.get("/admin/v1/status").await?);
         }

@@ -29,7 +29,7 @@ const HELP: [(&str, &str); 12] = [
 
 /// Reaction to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Reaction {
     Continue,
     Quit,
 }
@@ -68,20 +68,20 @@ impl Ui {
     }
 
     /// Applies a key.
-    pub(super) fn press(&mut self, key: KeyEvent, known: &Known) -> Step {
+    pub(super) fn press(&mut self, key: KeyEvent, known: &Known) -> Reaction {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Step::Quit;
+            return Reaction::Quit;
         }
         if self.is_typing {
             self.type_key(key);
-            return Step::Continue;
+            return Reaction::Continue;
         }
         if self.is_help && key.code != KeyCode::Char('q') {
             self.is_help = false;
-            return Step::Continue;
+            return Reaction::Continue;
         }
         match key.code {
-            KeyCode::Char('q') => return Step::Quit,
+            KeyCode::Char('q') => return Reaction::Quit,
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Char('h' | '?') => self.is_help = true,
             KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
@@ -105,7 +105,7 @@ impl Ui {
             KeyCode::End | KeyCode::Char('G') => self.offset = usize::MAX / 2,
             _ => {}
         }
-        Step::Continue
+        Reaction::Continue
     }
 
     fn turn(&mut self, by: usize) {
@@ -255,8 +255,8 @@ mod tests {
         ui.frame(&known(), "here", size).iter().map(Line::text).collect()
     }
 
-    fn press(ui: &mut Ui, keys: &str) -> Step {
-        let mut last = Step::Continue;
+    fn press(ui: &mut Ui, keys: &str) -> Reaction {
+        let mut last = Reaction::Continue;
         for key in keys.chars() {
             let code = match key {
                 '\n' => KeyCode::Enter,
@@ -319,10 +319,10 @@ mod tests {
         assert!(ui.is_paused);
         assert!(frame(&mut ui, (120, 24)).concat().contains("reverses the order"));
         press(&mut ui, "x");
-        assert_eq!(press(&mut ui, "/q"), Step::Continue, "q is a letter of a filter");
-        assert_eq!(press(&mut ui, "\u{1b}q"), Step::Quit);
+        assert_eq!(press(&mut ui, "/q"), Reaction::Continue, "q is a letter of a filter");
+        assert_eq!(press(&mut ui, "\u{1b}q"), Reaction::Quit);
         let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(ui.press(control, &known()), Step::Quit);
+        assert_eq!(ui.press(control, &known()), Reaction::Quit);
     }
 
     #[test]

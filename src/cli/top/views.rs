@@ -1,7 +1,7 @@
 //! Tables of `weir top`: requests, conversations, budgets and upstreams. Draws nothing.
 
 use super::cells::{Cell, Column, Line, Table, Tone, bar, tokens};
-use super::data::{BudgetRow, Conversation, Ended, Known, Running, dollars, nano_usd};
+use super::data::{BudgetRow, Conversation, EndedRequest, Known, Running, dollars, nano_usd};
 use weir_engine::compact::report::shown::percent;
 
 /// Widths of bars, and maximum length of IDs.
@@ -172,7 +172,7 @@ fn running_row(own: &Running, now_ms: u64) -> Vec<Cell> {
     ]
 }
 
-fn ended_row(own: &Ended) -> Vec<Cell> {
+fn ended_row(own: &EndedRequest) -> Vec<Cell> {
     let action = own.action.as_deref().unwrap_or("-");
     let action_tone = if matches!(action, "pass" | "-") { Tone::Dim } else { Tone::Accent };
     let cached = own.cached_tokens.zip(own.prompt_tokens.filter(|prompt| *prompt > 0));
@@ -198,7 +198,7 @@ fn ended_row(own: &Ended) -> Vec<Cell> {
 }
 
 /// Creates the status, with the error or outcome if it is no plain success.
-fn state(own: &Ended) -> Cell {
+fn state(own: &EndedRequest) -> Cell {
     let status = own.status.map_or_else(|| "---".to_owned(), |status| status.to_string());
     let tone = match own.status {
         Some(200..400) if !own.is_failed() => Tone::Good,

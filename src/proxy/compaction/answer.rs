@@ -172,7 +172,7 @@ fn kept_elsewhere(member: &'static str) -> ProxyError {
 
 /// Content of an item, for the caller that it was made for.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownContent<'a> {
     object: &'static str,
     /// Whether it stands for all items before it, or for its own place alone.
     is_whole: bool,
@@ -198,6 +198,6 @@ pub fn shown(settings: &Settings, tenant: Tenant, body: &[u8]) -> Result<String,
     let text = plain::dialogue(Protocol::Responses, &messages);
     let items =
         serde_json::from_str(&list).map_err(|_| open::refused(super::seal::SealError::Broken))?;
-    let shown = Shown { object: "weir.compaction", is_whole, items, text };
+    let shown = ShownContent { object: "weir.compaction", is_whole, items, text };
     Ok(serde_json::to_string(&shown).expect("texts under fixed keys are JSON"))
 }

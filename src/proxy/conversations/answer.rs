@@ -76,7 +76,7 @@ impl NotKept {
 
 /// Collector of an answer's text.
 pub struct Collector {
-    form: Form,
+    form: AnswerForm,
     max_text_bytes: usize,
     text: String,
     /// Last reason for which the answer ended.
@@ -85,19 +85,19 @@ pub struct Collector {
     problem: Option<NotKept>,
 }
 
-enum Form {
+enum AnswerForm {
     Whole(BytesMut),
     Events(Splitter),
 }
 
 #[derive(Deserialize)]
 struct Chunk {
-    choices: Option<Vec<Choice>>,
+    choices: Option<Vec<AnswerChoice>>,
     error: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct AnswerChoice {
     #[serde(default)]
     index: u64,
     #[serde(alias = "message")]
@@ -128,8 +128,10 @@ impl Collector {
     /// Creates a collector for the answer with these headers, of texts up to `max_text_bytes`.
     pub fn new(headers: &HeaderMap, max_text_bytes: usize) -> Self {
         let form = match is_event_stream(headers) {
-            true => Form::Events(Splitter::new(max_text_bytes.saturating_mul(MAX_BODY_FACTOR))),
-            false => Form::Whole(BytesMut::new()),
+            true => {
+                AnswerForm::Events(Splitter::new(max_text_bytes.saturating_mul(MAX_BODY_FACTOR)))
+            }
+            false => AnswerForm::Whole(BytesMut::new()),
         };
         let is_encoded = headers.contains_key(CONTENT_ENCODING);
         Self {
@@ -147,15 +149,15 @@ impl Collector {
         if self.problem.is_some() {
             return;
         }
-        let mut form = std::mem::replace(&mut self.form, Form::Whole(BytesMut::new()));
+        let mut form = std::mem::replace(&mut self.form, AnswerForm::Whole(BytesMut::new()));
         match &mut form {
-            Form::Whole(held) => {
+            AnswerForm::Whole(held) => {
                 held.extend_from_slice(bytes);
                 if held.len() > self.max_text_bytes.saturating_mul(MAX_BODY_FACTOR) {
                     self.problem = Some(NotKept::TooLarge);
                 }
             }
-            Form::Events(events) => {
+            AnswerForm::Events(events) => {
                 events.feed(bytes, |event| self.take(event.data));
                 if events.skipped_events() > 0 {
                     self.problem = Some(NotKept::TooLarge);
@@ -170,8 +172,8 @@ impl Collector {
     /// Returns the memory that it holds.
     pub fn held_bytes(&self) -> usize {
         let held = match &self.form {
-            Form::Whole(held) => held.len(),
-            Form::Events(events) => events.held_bytes(),
+            AnswerForm::Whole(held) => held.len(),
+            AnswerForm::Events(events) => events.held_bytes(),
         };
         held + self.text.len()
     }
@@ -184,16 +186,16 @@ impl Collector {
     /// Ends the collection; further bytes are ignored.
     pub fn give_up(&mut self, problem: NotKept) {
         self.problem.get_or_insert(problem);
-        self.form = Form::Whole(BytesMut::new());
+        self.form = AnswerForm::Whole(BytesMut::new());
         self.text = String::new();
     }
 
     /// Returns the text of the answer, which has ended.
     pub fn finish(mut self) -> Result<String, NotKept> {
         if self.problem.is_none() {
-            match std::mem::replace(&mut self.form, Form::Whole(BytesMut::new())) {
-                Form::Whole(held) => self.take(&held),
-                Form::Events(events) => {
+            match std::mem::replace(&mut self.form, AnswerForm::Whole(BytesMut::new())) {
+                AnswerForm::Whole(held) => self.take(&held),
+                AnswerForm::Events(events) => {
                     events.finish(|event| self.take(event.data));
                 }
             }

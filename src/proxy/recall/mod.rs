@@ -51,7 +51,7 @@ const LEAST_OF_LIMIT: u64 = 32;
 const RETRY_AFTER_MS: u64 = 1000;
 
 /// Exchange whose request offers the tool, after its first attempt was accepted.
-pub(super) struct Recall {
+pub(super) struct RecallExchange {
     /// Name of the tool in this request.
     name: &'static str,
     protocol: Protocol,
@@ -68,7 +68,7 @@ pub(super) struct Recall {
     key: Option<Key>,
 }
 
-impl Recall {
+impl RecallExchange {
     /// Creates the exchange of a request that was accepted; `None` if it has no such tool.
     pub(super) fn new(
         runtime: Arc<Runtime>,
@@ -206,11 +206,11 @@ fn not_continued(status: StatusCode) -> ProxyError {
 /// said before, and the number of rounds before it. An exchange whose answer is a stream is returned, to be
 /// read while it is relayed.
 pub(super) async fn whole(
-    recall: Option<Recall>,
+    recall: Option<RecallExchange>,
     settings: &Settings,
     inbound: Inbound,
     record: &mut Record,
-) -> Result<(Inbound, usize, Option<Recall>), ProxyError> {
+) -> Result<(Inbound, usize, Option<RecallExchange>), ProxyError> {
     match recall.filter(|_| is_readable(&inbound)) {
         None => Ok((inbound, 0, None)),
         Some(recall) if is_event_stream(&inbound.headers) => Ok((inbound, 0, Some(recall))),

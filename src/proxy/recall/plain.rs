@@ -3,7 +3,7 @@
 use http::HeaderValue;
 use http::header::CONTENT_LENGTH;
 
-use super::{Recall, is_readable, not_continued};
+use super::{RecallExchange, is_readable, not_continued};
 use crate::proxy::error::ProxyError;
 use crate::proxy::record::Record;
 use crate::proxy::relay::meter;
@@ -19,7 +19,7 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// Answers the calls of an answer, round by round. Returns the last answer, with what was said in all of
 /// them; an error of the upstream is returned as it is.
 pub(super) async fn answered(
-    mut recall: Recall,
+    mut recall: RecallExchange,
     settings: &Settings,
     mut inbound: Inbound,
     record: &mut Record,
@@ -61,7 +61,7 @@ pub(super) async fn answered(
     }
 }
 
-fn joined_of(recall: &Recall, bodies: &[Vec<u8>]) -> Option<Vec<u8>> {
+fn joined_of(recall: &RecallExchange, bodies: &[Vec<u8>]) -> Option<Vec<u8>> {
     let bodies: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
     joined(recall.protocol, recall.name, &bodies)
 }

@@ -15,7 +15,7 @@ use http_body::{Body as HttpBody, Frame};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Recall, is_readable, not_continued};
+use super::{RecallExchange, is_readable, not_continued};
 use crate::proxy::conversations::Keeping;
 use crate::proxy::error::ProxyError;
 use crate::proxy::record::{Outcome, Presence, Record};
@@ -36,7 +36,7 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) fn relay(
     inbound: Inbound,
     mut record: Record,
-    (recall, settings): (Recall, Arc<Settings>),
+    (recall, settings): (RecallExchange, Arc<Settings>),
     keeping: Option<Keeping>,
     drains: &Drains,
 ) -> Response<Body> {
@@ -45,7 +45,7 @@ pub(crate) fn relay(
     headers.remove(CONTENT_LENGTH);
     let (caller, frames) = mpsc::channel(1);
     let presence = record.presence();
-    let exchange = Exchange {
+    let exchange = RelayedExchange {
         settings,
         protocol: recall.protocol,
         stream: RecallStream::new(recall.protocol, recall.name),
@@ -58,7 +58,7 @@ pub(crate) fn relay(
     };
     let running: Running = Box::pin(exchange.run());
     let (running, drains) = (Some(running), drains.clone());
-    let body = Rounds { running, frames, error: None, presence, drains };
+    let body = AnswerRounds { running, frames, error: None, presence, drains };
     let mut response = Response::new(Body::new(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
@@ -68,7 +68,7 @@ pub(crate) fn relay(
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Body of an answer in several rounds. Reads only as fast as its caller.
-struct Rounds {
+struct AnswerRounds {
     /// `None` once all is written.
     running: Option<Running>,
     frames: mpsc::Receiver<Result<Bytes, BoxError>>,
@@ -79,7 +79,7 @@ struct Rounds {
     drains: Drains,
 }
 
-impl HttpBody for Rounds {
+impl HttpBody for AnswerRounds {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -107,7 +107,7 @@ impl HttpBody for Rounds {
     }
 }
 
-impl Drop for Rounds {
+impl Drop for AnswerRounds {
     fn drop(&mut self) {
         self.frames.close();
         if let Some(running) = self.running.take() {
@@ -118,11 +118,11 @@ impl Drop for Rounds {
 }
 
 /// Exchange while its answer is relayed.
-struct Exchange {
+struct RelayedExchange {
     settings: Arc<Settings>,
     protocol: Protocol,
     /// `None` once there is no further round.
-    recall: Option<Recall>,
+    recall: Option<RecallExchange>,
     stream: RecallStream,
     record: Record,
     /// Meter of the round that is read.
@@ -133,7 +133,7 @@ struct Exchange {
     caller: mpsc::Sender<Result<Bytes, BoxError>>,
 }
 
-impl Exchange {
+impl RelayedExchange {
     async fn run(mut self) {
         loop {
             let mut last = Vec::new();
@@ -213,7 +213,7 @@ impl Exchange {
 
     /// Sends the conversation on with the answers to the calls of a round; returns whether the caller was
     /// still there to get more.
-    async fn go_on(&mut self, recall: Recall, round: Round) -> Result<bool, ProxyError> {
+    async fn go_on(&mut self, recall: RecallExchange, round: Round) -> Result<bool, ProxyError> {
         let settings = Arc::clone(&self.settings);
         let has_left = || self.caller.is_closed();
         let sent = recall.go_on(&settings, round, &mut self.record, has_left).await;
@@ -327,7 +327,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for RelayedExchange {
     /// Keeps what was metered of an answer that is cancelled, for its settlement by rule.
     fn drop(&mut self) {
         if let Some(meter) = self.meter.take() {

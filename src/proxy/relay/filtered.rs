@@ -17,10 +17,10 @@ pub(super) struct Filtered<J> {
     /// `None` once the events have ended.
     filter: Option<Filter<J>>,
     /// Frame after the last event.
-    ending: Option<Ending>,
+    ending: Option<LastFrame>,
 }
 
-enum Ending {
+enum LastFrame {
     End,
     Trailers(Frame<Bytes>),
     /// The error is reported one poll after the last bytes: the listener drops unwritten data when
@@ -39,7 +39,7 @@ impl<J: Judge> Filtered<J> {
     }
 
     /// Takes the upstream's last frame, and returns the bytes held back until then, if any.
-    fn end(&mut self, ending: Ending) -> Bytes {
+    fn end(&mut self, ending: LastFrame) -> Bytes {
         self.ending = Some(ending);
         self.filter.take().map(Filter::finish).unwrap_or_default().into()
     }
@@ -57,13 +57,13 @@ impl<J: Judge + Unpin> HttpBody for Filtered<J> {
         loop {
             match this.ending.take() {
                 None => {}
-                Some(Ending::End) => return Poll::Ready(None),
-                Some(Ending::Trailers(frame)) => return Poll::Ready(Some(Ok(frame))),
-                Some(Ending::Error { error, is_next: true }) => {
+                Some(LastFrame::End) => return Poll::Ready(None),
+                Some(LastFrame::Trailers(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Some(LastFrame::Error { error, is_next: true }) => {
                     return Poll::Ready(Some(Err(error)));
                 }
-                Some(Ending::Error { error, is_next: false }) => {
-                    this.ending = Some(Ending::Error { error, is_next: true });
+                Some(LastFrame::Error { error, is_next: false }) => {
+                    this.ending = Some(LastFrame::Error { error, is_next: true });
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -75,12 +75,12 @@ impl<J: Judge + Unpin> HttpBody for Filtered<J> {
                     Cow::Borrowed(part) => bytes.slice_ref(part),
                     Cow::Owned(made) => made.into(),
                 },
-                Some(Ok(Err(trailers))) => this.end(Ending::Trailers(trailers)),
+                Some(Ok(Err(trailers))) => this.end(LastFrame::Trailers(trailers)),
                 Some(Err(error)) => {
                     let is_next = !filter.is_holding();
-                    this.end(Ending::Error { error, is_next })
+                    this.end(LastFrame::Error { error, is_next })
                 }
-                None => this.end(Ending::End),
+                None => this.end(LastFrame::End),
             };
             if !bytes.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));

@@ -107,9 +107,7 @@ impl Relay {
         let frame = poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await;
         matches!(frame, Some(Ok(_)))
     }
-}
 
-impl Relay {
     /// Records the facts of a frame.
     fn note(&mut self, frame: &Option<Result<Frame<Bytes>, AnswerError>>) {
         match frame {
@@ -161,9 +159,7 @@ impl Relay {
             self.record.outcome = Outcome::UpstreamFailed;
         }
     }
-}
 
-impl Relay {
     /// Returns the work at the end of the answer, if there is any: its account is settled, and its
     /// exchange kept. Returns the cost.
     fn written(&mut self) -> Option<Written> {

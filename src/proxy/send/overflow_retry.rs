@@ -32,7 +32,7 @@ const MAX_ERROR_AS_SUCCESS_BYTES: usize = 2 << 10;
 const MIN_SUSPECTED_TOKENS: u64 = 1024;
 
 /// Refusal as received.
-struct Refusal {
+struct ReceivedRefusal {
     overflow: Overflow,
     status: StatusCode,
     body: Bytes,
@@ -45,7 +45,7 @@ struct Refusal {
 pub(super) struct OverflowRetry {
     resends: usize,
     /// The last refusal, and the lesson drawn from it.
-    before: Option<(Refusal, Lesson)>,
+    before: Option<(ReceivedRefusal, Lesson)>,
 }
 
 impl OverflowRetry {
@@ -155,7 +155,7 @@ async fn keep(
 }
 
 /// Logs the limits learned from a refusal.
-fn learn(planned: &Planned, lesson: Lesson, refused: &Refusal) {
+fn learn(planned: &Planned, lesson: Lesson, refused: &ReceivedRefusal) {
     let key = match lesson.kept.window_tokens {
         Some(_) => "window_tokens",
         None => "max_input_tokens",
@@ -180,7 +180,7 @@ async fn look_for_refusal(
     inbound: &mut Inbound,
     planned: &Planned,
     resends: usize,
-) -> Option<Refusal> {
+) -> Option<ReceivedRefusal> {
     let status = inbound.status;
     let most = match status {
         StatusCode::BAD_REQUEST
@@ -192,7 +192,7 @@ async fn look_for_refusal(
         StatusCode::OK => {
             let length = whole_length(&inbound.headers)?;
             if length == 0 && resends == 0 && suspects(upstream, planned) {
-                return Some(Refusal {
+                return Some(ReceivedRefusal {
                     overflow: Overflow::default(),
                     status,
                     body: Bytes::new(),
@@ -209,7 +209,7 @@ async fn look_for_refusal(
     let seen = timeout(REFUSAL_DEADLINE, inbound.body.peek(most)).await.ok()?;
     let overflow = overflow::recognise(status.as_u16(), seen, Some(sent(planned)))?;
     let body = Bytes::copy_from_slice(seen);
-    Some(Refusal { overflow, status, body, is_suspicion: false })
+    Some(ReceivedRefusal { overflow, status, body, is_suspicion: false })
 }
 
 /// Sizes of a request that a refusal may repeat.
@@ -228,7 +228,7 @@ fn suspects(upstream: &Upstream, planned: &Planned) -> bool {
 
 /// Checks whether a stream's first event is a refusal. The caller has received nothing by then;
 /// only the head of a large request waits, and the stream is read from its beginning in any case.
-async fn refusal_within(inbound: &mut Inbound, planned: &Planned) -> Option<Refusal> {
+async fn refusal_within(inbound: &mut Inbound, planned: &Planned) -> Option<ReceivedRefusal> {
     if planned.sent_tokens < MIN_SUSPECTED_TOKENS || inbound.headers.contains_key(CONTENT_ENCODING)
     {
         return None;
@@ -236,7 +236,12 @@ async fn refusal_within(inbound: &mut Inbound, planned: &Planned) -> Option<Refu
     let event = inbound.body.peek_until(MAX_REFUSAL_BYTES, overflow::has_event);
     let seen = timeout(REFUSAL_DEADLINE, event).await.ok()?;
     let (overflow, said) = overflow::recognise_event(seen, Some(sent(planned)))?;
-    Some(Refusal { overflow, status: inbound.status, body: said.into(), is_suspicion: false })
+    Some(ReceivedRefusal {
+        overflow,
+        status: inbound.status,
+        body: said.into(),
+        is_suspicion: false,
+    })
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
@@ -252,7 +257,7 @@ fn whole_length(headers: &HeaderMap) -> Option<usize> {
     (is_json || length == 0).then_some(length)
 }
 
-impl Refusal {
+impl ReceivedRefusal {
     /// Whether the learned limits apply to other requests at once.
     fn teaches(&self, lesson: &Lesson) -> bool {
         !self.is_suspicion && lesson.kept.is_reported

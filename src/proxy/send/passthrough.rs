@@ -35,7 +35,7 @@ pub struct PassRequest {
     method: Method,
     headers: HeaderMap,
     target: Target,
-    body: Source,
+    body: BodySource,
     /// Model that its path or its body names, as soon as that is known.
     pub named: Arc<OnceLock<String>>,
     /// Model that its path or its body names.
@@ -48,7 +48,7 @@ pub struct PassRequest {
     has_own_models: bool,
 }
 
-enum Source {
+enum BodySource {
     Empty,
     Whole {
         received: Bytes,
@@ -134,11 +134,11 @@ impl<'a> Passthrough<'a> {
                 headers.remove(CONTENT_ENCODING);
                 OutboundBody::Bytes(renamed.clone())
             }
-            (Source::Whole { received, .. }, None) => OutboundBody::Bytes(received.clone()),
-            (Source::Stream(body), None) => {
+            (BodySource::Whole { received, .. }, None) => OutboundBody::Bytes(received.clone()),
+            (BodySource::Stream(body), None) => {
                 body.take().map_or(OutboundBody::Empty, OutboundBody::Stream)
             }
-            (Source::Empty, None) => {
+            (BodySource::Empty, None) => {
                 if announced_length {
                     headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
                 }
@@ -158,7 +158,7 @@ impl Exchange for Passthrough<'_> {
     }
 
     fn is_replayable(&self) -> bool {
-        !matches!(self.request.body, Source::Stream(_))
+        !matches!(self.request.body, BodySource::Stream(_))
     }
 
     fn is_opened(&self) -> bool {
@@ -182,8 +182,8 @@ impl Exchange for Passthrough<'_> {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
             let queued = Instant::now();
             let body = match &self.request.body {
-                Source::Whole { readable, .. } => Some(readable),
-                Source::Empty | Source::Stream(_) => None,
+                BodySource::Whole { readable, .. } => Some(readable),
+                BodySource::Empty | BodySource::Stream(_) => None,
             };
             // Of a body in unknown length nothing is known.
             let body_bytes =
@@ -234,15 +234,15 @@ impl Attempt {
         let renamed =
             ModelOverride::of(&target, request.is_by_body.then_some(sent), request.has_own_models);
         let renamed = match (&request.body, &request.field, renamed) {
-            (Source::Whole { .. }, None, ModelOverride::Set(_)) => {
+            (BodySource::Whole { .. }, None, ModelOverride::Set(_)) => {
                 let message = "The body must be a JSON object that gives 'model' once or not at all: the \
                                upstream looks there for the model that the path names.";
                 return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
             }
-            (Source::Whole { readable, .. }, field, renamed) => {
+            (BodySource::Whole { readable, .. }, field, renamed) => {
                 renamed.apply(readable, field.as_ref())
             }
-            (Source::Empty | Source::Stream(_), ..) => None,
+            (BodySource::Empty | BodySource::Stream(_), ..) => None,
         };
         let model = target.path_model.clone().unwrap_or_else(|| sent.to_owned());
         Ok(Self { upstream, target, renamed, model })
@@ -290,10 +290,10 @@ impl PassRequest {
                 if field.is_none() && names_a_model(&method, &target, &headers) {
                     return Err(unreadable());
                 }
-                (Source::Whole { received: bytes, readable, _permit: permit }, field)
+                (BodySource::Whole { received: bytes, readable, _permit: permit }, field)
             }
-            PassBody::Streamed(body) if body.is_end_stream() => (Source::Empty, None),
-            PassBody::Streamed(body) => (Source::Stream(Some(body)), None),
+            PassBody::Streamed(body) if body.is_end_stream() => (BodySource::Empty, None),
+            PassBody::Streamed(body) => (BodySource::Stream(Some(body)), None),
         };
         // A path's model takes precedence over the body's.
         let by_path = target.asked_model();
@@ -307,15 +307,15 @@ impl PassRequest {
                 let _ = named.set(model.clone());
                 body
             }
-            Source::Stream(Some(body)) if method == Method::POST => {
+            BodySource::Stream(Some(body)) if method == Method::POST => {
                 let finder = Finder::new(&headers);
                 let body = match finder {
                     Some(finder) => watched(body, finder, Arc::clone(&named)),
                     None => body,
                 };
-                Source::Stream(Some(body))
+                BodySource::Stream(Some(body))
             }
-            Source::Whole { ref readable, .. } => {
+            BodySource::Whole { ref readable, .. } => {
                 let form = FormModelFinder::new(content_type(&headers));
                 if let Some(model) = form.and_then(|mut form| form.feed(readable)) {
                     // It is still empty.

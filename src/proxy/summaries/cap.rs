@@ -20,7 +20,7 @@ pub(super) struct Cap {
 
 /// Money held for a call until its actual cost is recorded.
 #[must_use = "the hold is released when this is dropped"]
-pub(super) struct Held {
+pub(super) struct HeldCost {
     holds: Holds,
     tenant: Tenant,
     nano_usd: u64,
@@ -35,7 +35,7 @@ impl Cap {
         max_day: NanoUsd,
         most: NanoUsd,
         spent: impl Future<Output = Option<u64>>,
-    ) -> Option<Held> {
+    ) -> Option<HeldCost> {
         let _turn = self.turn.lock().await;
         // Read before the journal: a call that ends in between counts twice, but is never missed.
         let held = locked(&self.holds).get(&tenant).copied().unwrap_or(0);
@@ -44,11 +44,11 @@ impl Cap {
             return None;
         }
         *locked(&self.holds).entry(tenant).or_insert(0) += most.0;
-        Some(Held { holds: Arc::clone(&self.holds), tenant, nano_usd: most.0 })
+        Some(HeldCost { holds: Arc::clone(&self.holds), tenant, nano_usd: most.0 })
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldCost {
     fn drop(&mut self) {
         let mut holds = locked(&self.holds);
         let left = holds.get(&self.tenant).copied().unwrap_or(0).saturating_sub(self.nano_usd);

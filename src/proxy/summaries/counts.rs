@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::records::{Found, Records};
+use super::records::{LookupCounts, Records};
 use super::spans::SummaryOutcome;
 
 /// Counters of summaries.
@@ -60,7 +60,7 @@ impl Counts {
 
     pub(super) fn figures(&self, records: &Records) -> Vec<(&'static str, u64)> {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let of = |found: &Found| {
+        let of = |found: &LookupCounts| {
             [&found.in_memory, &found.in_store, &found.nowhere, &found.failures].map(read)
         };
         let [memory, store, nowhere, failures] = of(&records.found);

@@ -7,11 +7,11 @@ use weir_store::{SECRET_BYTES, Tenant};
 pub(super) type Key = [u8; 32];
 
 /// Computes keys.
-pub(super) struct Keys {
+pub(super) struct SummaryKeys {
     secret: [u8; 32],
 }
 
-impl Keys {
+impl SummaryKeys {
     pub(super) fn new(secret: &[u8; SECRET_BYTES]) -> Self {
         Self { secret: blake3::derive_key("weir 2026-11 summaries", secret) }
     }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_key_is_that_of_one_list_of_one_tenant() {
-        let keys = Keys::new(&[7; SECRET_BYTES]);
+        let keys = SummaryKeys::new(&[7; SECRET_BYTES]);
         let (one, other) = (Tenant([1; 16]), Tenant([2; 16]));
         let all = [
             keys.span(one, ["a", "b"].into_iter()),
@@ -53,7 +53,7 @@ mod tests {
             keys.span(one, ["b", "a"].into_iter()),
             keys.span(other, ["a", "b"].into_iter()),
             keys.start(one, &["a", "b"]),
-            Keys::new(&[8; SECRET_BYTES]).span(one, ["a", "b"].into_iter()),
+            SummaryKeys::new(&[8; SECRET_BYTES]).span(one, ["a", "b"].into_iter()),
         ];
         for (index, key) in all.iter().enumerate() {
             assert!(!all[..index].contains(key), "{index}");

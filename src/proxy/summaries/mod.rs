@@ -20,7 +20,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use self::keys::Keys;
+use self::keys::SummaryKeys;
 pub use self::making::{Sent, Summaries};
 pub use self::spans::{PrefetchSpan, Spans, SummaryOutcome, WaitMode};
 pub use self::state::SummaryState;
@@ -60,7 +60,7 @@ pub type Waiting = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Records and ready summaries under one configuration.
 pub struct SummaryLookup {
     settings: config::Summaries,
-    keys: Keys,
+    keys: SummaryKeys,
     state: Arc<SummaryState>,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Ready {
 
 /// Counters of lookups by source.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct LookupCounts {
     pub in_memory: AtomicU64,
     pub in_store: AtomicU64,
     pub nowhere: AtomicU64,
@@ -52,7 +52,7 @@ pub(super) struct Found {
     pub failures: AtomicU64,
 }
 
-impl Found {
+impl LookupCounts {
     fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -71,9 +71,9 @@ pub(super) struct Records {
     status_kind: Kind,
     ready_kind: Kind,
     /// Lookups of compaction records.
-    pub found: Found,
+    pub found: LookupCounts,
     /// Lookups of ready summaries.
-    pub found_ready: Found,
+    pub found_ready: LookupCounts,
 }
 
 impl Records {
@@ -102,8 +102,8 @@ impl Records {
             keeping: Mutex::default(),
             status_kind: Kind { name: "cut", max_bytes: settings.max_bytes / 2 },
             ready_kind: Kind { name: "summary", max_bytes: settings.max_bytes / 2 },
-            found: Found::default(),
-            found_ready: Found::default(),
+            found: LookupCounts::default(),
+            found_ready: LookupCounts::default(),
         }
     }
 
@@ -115,15 +115,15 @@ impl Records {
         span: &Key,
     ) -> Result<Option<Status>, StoreError> {
         if let Some(status) = self.status.get(span) {
-            Found::count(&self.found.in_memory);
+            LookupCounts::count(&self.found.in_memory);
             return Ok(Some(status));
         }
         let value = self.fetch(tenant, self.status_kind, span, &self.found).await?;
         let Some(value) = value else {
-            Found::count(&self.found.nowhere);
+            LookupCounts::count(&self.found.nowhere);
             return Ok(None);
         };
-        Found::count(&self.found.in_store);
+        LookupCounts::count(&self.found.in_store);
         let status = self.read_status(&value);
         self.status.insert(span, status.clone());
         Ok(Some(status))
@@ -146,7 +146,7 @@ impl Records {
         let written =
             self.store.put_if_absent(tenant, self.status_kind, vec![entry], now_ms()).await;
         let Ok(Some(value)) = written.map(|mut values| values.pop()) else {
-            Found::count(&self.found.failures);
+            LookupCounts::count(&self.found.failures);
             self.unsettled.insert(span, ());
             return (Status::Extract, false);
         };
@@ -165,15 +165,15 @@ impl Records {
         serves: impl Fn(&Ready) -> bool,
     ) -> Option<Ready> {
         if let Some(ready) = self.ready_in_memory(start, &serves) {
-            Found::count(&self.found_ready.in_memory);
+            LookupCounts::count(&self.found_ready.in_memory);
             return Some(ready);
         }
         let stored = self.stored(tenant, start).await;
         let Some(ready) = longest(&stored, &serves) else {
-            Found::count(&self.found_ready.nowhere);
+            LookupCounts::count(&self.found_ready.nowhere);
             return None;
         };
-        Found::count(&self.found_ready.in_store);
+        LookupCounts::count(&self.found_ready.in_store);
         self.remember(start, &[], &stored);
         Some(ready)
     }
@@ -194,7 +194,7 @@ impl Records {
         let all = self.remember(start, &[ready], &stored);
         let entry = self.entry(start, ready_bytes(&all));
         if self.store.put(tenant, self.ready_kind, vec![entry], now_ms()).await.is_err() {
-            Found::count(&self.found_ready.failures);
+            LookupCounts::count(&self.found_ready.failures);
         }
     }
 
@@ -224,13 +224,13 @@ impl Records {
         tenant: Tenant,
         kind: Kind,
         key: &Key,
-        found: &Found,
+        found: &LookupCounts,
     ) -> Result<Option<Bytes>, StoreError> {
         let life = Life::Renewed { lifetime_ms: self.lifetime_ms };
         let keys = vec![Bytes::copy_from_slice(key)];
         let fetched = self.store.fetch(tenant, kind, keys, now_ms(), life).await;
         if fetched.is_err() {
-            Found::count(&found.failures);
+            LookupCounts::count(&found.failures);
         }
         Ok(fetched?.pop().flatten())
     }
@@ -246,13 +246,13 @@ impl Records {
             [FORM, EXTRACT] => Status::Extract,
             [FORM, SUMMARY, rest @ ..] => read_summary(rest).map_or_else(
                 || {
-                    Found::count(&self.found.failures);
+                    LookupCounts::count(&self.found.failures);
                     Status::Extract
                 },
                 Status::Summary,
             ),
             _ => {
-                Found::count(&self.found.failures);
+                LookupCounts::count(&self.found.failures);
                 Status::Extract
             }
         }

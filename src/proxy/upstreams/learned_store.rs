@@ -51,12 +51,12 @@ pub struct LearnedStore<T> {
     is_shared: bool,
     /// The store, and the upstream of the models; `None` if nothing is kept.
     store: Option<(Store, String)>,
-    known: Cache<(Tenant, String), Held<T>>,
+    known: Cache<(Tenant, String), LastValue<T>>,
 }
 
 /// Value of a model as last read from the store.
 #[derive(Clone)]
-struct Held<T> {
+struct LastValue<T> {
     /// The value and its expiry; `None` if nothing is known.
     value: Option<(Taught<T>, u64)>,
     /// Whether the store has had it: if the store loses it, it is gone here, too.
@@ -116,13 +116,19 @@ impl<T: Lesson> LearnedStore<T> {
 
     /// Reads the value of `model` again from the store; `held` is the one in memory. A value that
     /// could not be stored is still used here; one that the store had and lost was removed.
-    fn reread(&self, account: Tenant, model: &str, now_ms: u64, held: Option<Held<T>>) -> Held<T> {
+    fn reread(
+        &self,
+        account: Tenant,
+        model: &str,
+        now_ms: u64,
+        held: Option<LastValue<T>>,
+    ) -> LastValue<T> {
         let read_at = Instant::now();
         let (value, is_stored) = held.map_or((None, false), |held| (held.value, held.is_stored));
         match self.read(account, model, now_ms) {
-            Some(Some(read)) => Held { value: Some(read), is_stored: true, read_at },
-            Some(None) if is_stored => Held { value: None, is_stored: false, read_at },
-            _ => Held { value, is_stored, read_at },
+            Some(Some(read)) => LastValue { value: Some(read), is_stored: true, read_at },
+            Some(None) if is_stored => LastValue { value: None, is_stored: false, read_at },
+            _ => LastValue { value, is_stored, read_at },
         }
     }
 
@@ -180,7 +186,7 @@ impl<T: Lesson> LearnedStore<T> {
         let expires_ms = now_ms().saturating_add(self.lifetime_ms);
         for (account, own) in &taught {
             let value = Some((*own, expires_ms));
-            let held = Held { value, is_stored: false, read_at: Instant::now() };
+            let held = LastValue { value, is_stored: false, read_at: Instant::now() };
             self.known.insert(&(*account, model.to_owned()), held);
         }
         taught
@@ -208,7 +214,7 @@ impl<T: Lesson> LearnedStore<T> {
         }
         let place = (account, model.to_owned());
         if let Some(held) = self.known.get(&place) {
-            self.known.insert(&place, Held { is_stored: true, ..held });
+            self.known.insert(&place, LastValue { is_stored: true, ..held });
         }
     }
 

@@ -85,7 +85,7 @@ impl Upstreams {
         shared: (&Store, &Events),
         before: Option<(&Config, &Self)>,
     ) -> Result<Self, SetupError> {
-        let old = before.map(|(old, upstreams)| Before {
+        let old = before.map(|(old, upstreams)| UpstreamBefore {
             config: &old.upstream,
             learning: old.learning,
             upstream: &upstreams.default,
@@ -96,7 +96,7 @@ impl Upstreams {
         for (name, own) in &config.upstreams {
             let old = before.and_then(|(old, upstreams)| {
                 let (config, upstream) = old.upstreams.get(name).zip(upstreams.named.get(name))?;
-                Some(Before { config, learning: old.learning, upstream })
+                Some(UpstreamBefore { config, learning: old.learning, upstream })
             });
             let own = upstream((name, own), None, config.learning, shared, old)?;
             named.insert(name.clone(), own);
@@ -135,7 +135,7 @@ fn client_of(name: &str, config: &config::Upstream) -> Result<Client, SetupError
 }
 
 /// Upstream of the configuration before.
-struct Before<'a> {
+struct UpstreamBefore<'a> {
     config: &'a config::Upstream,
     learning: Learning,
     upstream: &'a Arc<Upstream>,
@@ -147,7 +147,7 @@ fn upstream(
     client: Option<Client>,
     learning: Learning,
     shared: (&Store, &Events),
-    before: Option<Before<'_>>,
+    before: Option<UpstreamBefore<'_>>,
 ) -> Result<Arc<Upstream>, SetupError> {
     let before = before.filter(|before| before.learning == learning);
     if let Some(before) = before.as_ref().filter(|before| before.config == config) {
@@ -155,7 +155,7 @@ fn upstream(
     }
     let client = client.map_or_else(|| client_of(name, config), Ok)?;
     let mut new = Upstream::new((name, config), client, learning, shared)?;
-    if let Some(Before { config: old, upstream, .. }) = before
+    if let Some(UpstreamBefore { config: old, upstream, .. }) = before
         && old.ask_usage == config.ask_usage
         && upstream.origin == new.origin
         && upstream.gets_callers_key == new.gets_callers_key

@@ -148,7 +148,7 @@ impl Compactor {
 
     /// Clears what the caller's rules ask for, and records it as a compaction if it changed something.
     fn clear(&mut self, source: &dyn Source) {
-        let (changes, before) = (self.changes.count, Before::of(self));
+        let (changes, before) = (self.changes.count, ConversationBefore::of(self));
         self.changes.from = usize::MAX;
         self.history.summary = SummaryUse::Absent;
         passes::clear::run(self, source);
@@ -162,7 +162,7 @@ impl Compactor {
     /// Runs one compaction, and records it if it changed something.
     fn compact(&mut self, mark: Mark, source: &dyn Source) {
         let changes = self.changes.count;
-        let (before, notes) = (Before::of(self), self.notes.list.clone());
+        let (before, notes) = (ConversationBefore::of(self), self.notes.list.clone());
         self.changes.from = usize::MAX;
         self.history.summary = SummaryUse::Absent;
         passes::run(self, mark, source);
@@ -187,7 +187,7 @@ impl Compactor {
     }
 
     /// Records the effects of the compaction at `mark` since `before`.
-    fn record(&mut self, mark: Mark, before: &Before) {
+    fn record(&mut self, mark: Mark, before: &ConversationBefore) {
         let record = CompactionRecord {
             mark,
             is_restart: self.restarts.count > before.restarts,
@@ -208,14 +208,14 @@ impl Compactor {
 }
 
 /// Conversation just before a compaction, for comparison after it.
-struct Before {
+struct ConversationBefore {
     fates: Vec<Fate>,
     clips: BTreeMap<usize, u64>,
     request_tokens: u64,
     restarts: u32,
 }
 
-impl Before {
+impl ConversationBefore {
     fn of(state: &Compactor) -> Self {
         let clips = state.messages.clips.iter();
         Self {

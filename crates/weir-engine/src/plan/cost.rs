@@ -11,7 +11,7 @@ const EXPECTED_BYTES_PER_TOKEN: u64 = 6;
 
 /// Work that a plan takes, given what is at hand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct PlanCost {
     /// Bytes of the messages that are not counted yet.
     pub uncounted_bytes: usize,
     /// Bytes of the largest item outside the messages that is not counted yet.
@@ -30,7 +30,7 @@ pub struct Cost {
 }
 
 /// Determines the cost of the plan of `request`. Counts nothing.
-pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> Cost {
+pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> PlanCost {
     let (mut largest_uncounted_extra_bytes, mut extras_tokens) = (0, 0);
     for (index, extra) in request.extras.iter().enumerate() {
         match known.extra_tokens(index) {
@@ -55,7 +55,7 @@ pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> 
     }
     // A bypass leaves out the compaction that is due at the end.
     let is_done = options.mode == Mode::Bypass && state.messages() == request.messages.len();
-    Cost {
+    PlanCost {
         uncounted_bytes,
         largest_uncounted_extra_bytes,
         searched_bytes: if options.policy.anchors.is_empty() { 0 } else { new_bytes },

@@ -138,7 +138,7 @@ pub(super) fn loaded(
 
 /// Edits outside the messages.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Frame {
+pub(super) struct OuterEdits {
     /// List of tools, in as many bytes as the caller's.
     pub(super) tools: Option<String>,
     /// Usage request for a stream.
@@ -147,7 +147,7 @@ pub(super) struct Frame {
     pub(super) clamp: Option<u64>,
 }
 
-impl Frame {
+impl OuterEdits {
     /// Determines the edits of a request that is sent in `sent_tokens`.
     pub(super) fn new(
         request: &Request<'_>,
@@ -188,7 +188,7 @@ pub(super) fn body(
     request: &Request<'_>,
     model: &str,
     edits: &[(usize, Edit)],
-    frame: &Frame,
+    frame: &OuterEdits,
 ) -> (Option<String>, Option<AddedUsageOption>) {
     if edits.is_empty() && frame.names().next().is_none() {
         return (None, None);

@@ -34,10 +34,10 @@ use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::wire::usage_option::AddedUsageOption;
 use crate::wire::{Edit, Request, clamp};
 
-pub use cost::{Cost, cost};
+pub use cost::{PlanCost, cost};
 pub use decisions::Decisions;
 pub use edits::USAGE;
-use edits::{Frame, Kind};
+use edits::{Kind, OuterEdits};
 pub use error::{CannotFit, PlanError};
 pub use known::{Known, NoSummaries, NothingKnown, SummarySource, extra_tokens};
 pub use options::{Mode, PlanOptions};
@@ -356,7 +356,7 @@ impl Plan {
             // After all other edits, since it follows the last message.
             self.changes.push((recall.message, Edit::Append(recall.text.clone())));
         }
-        let mut frame = Frame::new(request, options, self.sent_tokens, kind);
+        let mut frame = OuterEdits::new(request, options, self.sent_tokens, kind);
         frame.tools = tools.map(|(tools, _)| tools);
         self.edits.extend(frame.names());
         (self.body, self.usage_request) =

@@ -16,7 +16,7 @@ const MAX_STEP_BYTES: usize = 2 << 20;
 
 /// Steps before the counting.
 pub struct Growth {
-    steps: Vec<Step>,
+    steps: Vec<GrowthStep>,
     /// Maximum growth factor of splitting a text.
     parting: usize,
     /// Whether texts reach the steps in parts.
@@ -25,7 +25,7 @@ pub struct Growth {
     is_tame: bool,
 }
 
-struct Step {
+struct GrowthStep {
     normalizer: NormalizerWrapper,
     /// Maximum growth factor of a text.
     factor: usize,
@@ -103,7 +103,7 @@ impl Growth {
 }
 
 /// Collects the steps of `normalizer`.
-fn collect(normalizer: &NormalizerWrapper, steps: &mut Vec<Step>) {
+fn collect(normalizer: &NormalizerWrapper, steps: &mut Vec<GrowthStep>) {
     use NormalizerWrapper as Kind;
     let (factor, is_by_part) = match normalizer {
         Kind::Sequence(sequence) => {
@@ -120,7 +120,7 @@ fn collect(normalizer: &NormalizerWrapper, steps: &mut Vec<Step>) {
         Kind::Replace(_) => replacing(&as_json(normalizer)),
         Kind::Precompiled(_) => (longest_entry(&as_json(normalizer)), false),
     };
-    steps.push(Step { normalizer: normalizer.clone(), factor, is_by_part });
+    steps.push(GrowthStep { normalizer: normalizer.clone(), factor, is_by_part });
 }
 
 /// Converts a normalizer to its JSON form: the crate exposes some members only there.

@@ -19,14 +19,14 @@ use super::growth::Growth;
 pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 
 /// Vocabularies in use, by the hash of their file.
-static HELD: LazyLock<RwLock<BTreeMap<u128, Weak<Held>>>> = LazyLock::new(RwLock::default);
+static HELD: LazyLock<RwLock<BTreeMap<u128, Weak<HeldCount>>>> = LazyLock::new(RwLock::default);
 
 /// Loaded vocabulary; it exists as long as this or a clone. Equal files are kept once, however
 /// often they are read.
 #[derive(Clone)]
-pub struct Vocabulary(Arc<Held>);
+pub struct Vocabulary(Arc<HeldCount>);
 
-struct Held {
+struct HeldCount {
     fingerprint: u128,
     tokenizer: Tokenizer,
     growth: Growth,
@@ -54,7 +54,7 @@ impl Vocabulary {
             return Ok(Self(held));
         }
         let (tokenizer, growth) = parsed(json)?;
-        let held = Arc::new(Held { fingerprint, tokenizer, growth });
+        let held = Arc::new(HeldCount { fingerprint, tokenizer, growth });
         let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
         // A faster thread may have read the same; its vocabulary is used, and this one is dropped
         // outside the lock.
@@ -72,7 +72,7 @@ impl Vocabulary {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldCount {
     fn drop(&mut self) {
         let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have read the same file since.
@@ -105,7 +105,7 @@ impl Own {
         })
     }
 
-    fn held(self) -> Option<Arc<Held>> {
+    fn held(self) -> Option<Arc<HeldCount>> {
         let all = HELD.read().unwrap_or_else(PoisonError::into_inner);
         all.get(&self.fingerprint).and_then(Weak::upgrade)
     }

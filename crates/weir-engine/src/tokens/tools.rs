@@ -21,7 +21,7 @@ pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
     match serde_json::from_str(raw) {
         Ok(Value::Array(tools)) if tools.is_empty() => 0,
         Ok(Value::Array(tools)) => {
-            let mut writer = Writer::default();
+            let mut writer = DeclarationWriter::default();
             writer.line(0, "namespace functions {\n");
             tools.iter().for_each(|tool| writer.tool(tool, 0));
             writer.line(0, "} // namespace functions");
@@ -120,7 +120,7 @@ pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
     let Ok(Value::Object(format)) = serde_json::from_str::<Value>(raw) else {
         return encoding.count(raw);
     };
-    let mut writer = Writer::default();
+    let mut writer = DeclarationWriter::default();
     if let Some(schema) = format.get("json_schema").or(format.get("schema")) {
         writer.tool(schema, 0);
     }
@@ -133,12 +133,12 @@ pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
 
 /// Declarations, and separately the content that does not belong in one.
 #[derive(Default)]
-struct Writer {
+struct DeclarationWriter {
     declarations: String,
     beside: String,
 }
 
-impl Writer {
+impl DeclarationWriter {
     fn count(&self, encoding: Encoding) -> u64 {
         encoding.count(&self.declarations) + encoding.count(&self.beside)
     }
@@ -296,7 +296,7 @@ mod tests {
             "properties":{"who":{"type":"string","description":"Name."},"nights":{"type":"integer","minimum":1},
             "kind":{"enum":["a","b"]},"extras":{"type":"array","items":{"type":"object","properties":{"id":{"type":["string","null"]}}}}},
             "required":["who"]}}}"#;
-        let mut writer = Writer::default();
+        let mut writer = DeclarationWriter::default();
         writer.tool(&serde_json::from_str(raw).expect("JSON"), 0);
         let expected = "// Books a room.\ntype book = (_: {\nextras?: {\n  id?: null | string,\n}[],\nkind?: \"a\" | \"b\",\n\
              nights?: number,\n// Name.\nwho: string,\n}) => any;\n\n";

@@ -20,7 +20,7 @@ pub(super) fn text_without(
     take: &mut dyn FnMut(&str, &str) -> bool,
 ) -> Option<String> {
     let node = serde_json::from_str(raw).ok()?;
-    let mut writer = Writer { skipped, is_known, take, text: String::new() };
+    let mut writer = VisibleWriter { skipped, is_known, take, text: String::new() };
     writer.write("", &node);
     Some(writer.text)
 }
@@ -33,14 +33,14 @@ enum Node {
     Members(Vec<(String, Node)>),
 }
 
-struct Writer<'a> {
+struct VisibleWriter<'a> {
     skipped: &'a [&'a str],
     is_known: fn(&str) -> bool,
     take: &'a mut dyn FnMut(&str, &str) -> bool,
     text: String,
 }
 
-impl Writer<'_> {
+impl VisibleWriter<'_> {
     /// Writes the value of the member `name`.
     fn write(&mut self, name: &str, node: &Node) {
         match node {

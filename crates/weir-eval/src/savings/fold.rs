@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::recorded::{Exchange, Recorded};
+use crate::recorded::{Recorded, RecordedExchange};
 use crate::retold;
 
 /// Bytes of a body for each token, about.
@@ -99,7 +99,8 @@ fn folded(requests: Vec<(Recorded, Vec<u64>)>) -> Vec<Folded> {
     let mut tips: HashMap<u64, usize> = HashMap::new();
     for (recorded, chain) in requests {
         let Some(tip) = chain.last() else { continue };
-        let exchange = recorded.exchanges.first().cloned().unwrap_or_else(Exchange::default);
+        let exchange =
+            recorded.exchanges.first().cloned().unwrap_or_else(RecordedExchange::default);
         let extended = chain.iter().rev().find_map(|digest| Some((digest, tips.remove(digest)?)));
         let place = match extended {
             Some((digest, place)) => {
@@ -142,7 +143,7 @@ mod tests {
             })
             .collect();
         let body = format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","));
-        let exchanges = vec![Exchange { at_ms, ..Exchange::default() }];
+        let exchanges = vec![RecordedExchange { at_ms, ..RecordedExchange::default() }];
         Recorded { id: id.to_owned(), body, is_request: true, exchanges, ..Recorded::default() }
     }
 

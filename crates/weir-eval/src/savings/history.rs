@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::fold::Folded;
 use crate::bill::{self, BilledTokens, CacheRules, MOST_TOKENS, part};
 use crate::conversation::{Conversation, MEASURE};
-use crate::recorded::Exchange;
+use crate::recorded::RecordedExchange;
 use weir_engine::plan::extra_tokens;
 use weir_store::budget::Price;
 
@@ -70,7 +70,7 @@ impl History {
             return Err(broken("its messages are given twice".to_owned()));
         }
         let is_known = recorded.exchanges.len() == count;
-        let unknown = vec![Exchange::default(); if is_known { 0 } else { count }];
+        let unknown = vec![RecordedExchange::default(); if is_known { 0 } else { count }];
         let exchanges = if is_known { &recorded.exchanges } else { &unknown };
         let body_model = request.model.as_deref().or(default_model);
         let tools_tokens = request.extras.iter().map(|extra| extra_tokens(MEASURE, extra)).sum();
@@ -78,10 +78,10 @@ impl History {
         let turns = conversation.turns.iter().copied().zip(exchanges).enumerate();
         // An answer that was copied was given to a request of another transcript.
         let turns = turns.filter(|(_, (length, _))| length >= copied);
-        let each = |(place, (length, exchange)): (usize, (usize, &Exchange))| {
+        let each = |(place, (length, exchange)): (usize, (usize, &RecordedExchange))| {
             exchange.each().into_iter().map(move |own| (place, length, own))
         };
-        let turns: Vec<(usize, usize, Exchange)> = turns.flat_map(each).collect();
+        let turns: Vec<(usize, usize, RecordedExchange)> = turns.flat_map(each).collect();
         let mut made: Vec<Made> = Vec::with_capacity(count);
         let priced = |model: &str| {
             let price = prices(model).ok_or_else(|| Unbilled::Unpriced(model.to_owned()))?;
@@ -135,7 +135,7 @@ struct Scale {
 impl Scale {
     /// Transcripts leave out the system prompt and the tools: they are what the first reported prompt has
     /// more than its messages.
-    fn new(conversation: &Conversation, exchanges: &[Exchange], tools_tokens: u64) -> Self {
+    fn new(conversation: &Conversation, exchanges: &[RecordedExchange], tools_tokens: u64) -> Self {
         let first = exchanges.iter().zip(&conversation.turns).find_map(|(exchange, length)| {
             let prompt_tokens = bill::reported_prompt(&exchange.usage?)?;
             Some(prompt_tokens.saturating_sub(conversation.full_tokens(*length)))
@@ -154,7 +154,7 @@ impl Made {
         before: Option<&Self>,
         model: &str,
         price: Rc<Price>,
-        exchange: &Exchange,
+        exchange: &RecordedExchange,
         (messages_tokens, output_tokens): (u64, u64),
         scale: &mut Scale,
     ) -> Self {

@@ -190,7 +190,7 @@ fn limited(
 mod tests {
     use super::*;
     use crate::conversation::Conversation;
-    use crate::recorded::{Exchange, Recorded};
+    use crate::recorded::{Recorded, RecordedExchange};
     use weir_engine::wire::usage::Usage;
     use weir_store::budget::Price;
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// Conversation of questions with so many words each, and of short answers.
-    fn recorded(words: &[usize], exchanges: Vec<Exchange>) -> Recorded {
+    fn recorded(words: &[usize], exchanges: Vec<RecordedExchange>) -> Recorded {
         let messages: Vec<String> = words
             .iter()
             .enumerate()
@@ -226,7 +226,7 @@ mod tests {
         Recorded { id: "x".to_owned(), body, exchanges, ..Recorded::default() }
     }
 
-    fn at(at_ms: u64, usage: Option<[u64; 4]>) -> Exchange {
+    fn at(at_ms: u64, usage: Option<[u64; 4]>) -> RecordedExchange {
         let usage = usage.map(|[prompt, read, written, output]| Usage {
             prompt_tokens: Some(prompt),
             cached_tokens: Some(read),
@@ -234,7 +234,7 @@ mod tests {
             completion_tokens: Some(output),
             ..Usage::default()
         });
-        Exchange { at_ms: Some(at_ms), usage, ..Exchange::default() }
+        RecordedExchange { at_ms: Some(at_ms), usage, ..RecordedExchange::default() }
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         let usage = Some([3000, 0, 0, 10]);
         let request = |at_ms| Recorded {
             is_request: true,
-            exchanges: vec![Exchange { model: Some(MODEL.to_owned()), ..at(at_ms, usage) }],
+            exchanges: vec![RecordedExchange { model: Some(MODEL.to_owned()), ..at(at_ms, usage) }],
             body: r#"{"messages":[{"role":"user","content":"a"}]}"#.to_owned(),
             ..Recorded::default()
         };

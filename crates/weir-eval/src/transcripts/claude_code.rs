@@ -172,7 +172,7 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recorded::{Form, read};
+    use crate::recorded::{TextForm, read};
     use weir_engine::wire::{Protocol, Role};
 
     const TRANSCRIPT: &str = r#"{"type":"summary","summary":"A title","leafUuid":"z"}
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn lines_of_one_message_are_one_message_again() {
         let (form, found) = read(TRANSCRIPT, None).expect("a transcript");
-        assert_eq!(form, Form::ClaudeCode);
+        assert_eq!(form, TextForm::ClaudeCode);
         let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
         assert_eq!(ids, ["s", "s, after compaction 1", "k1"]);
         let request = Protocol::Messages.read(found[0].body.as_bytes(), 100).expect("readable");

@@ -225,7 +225,7 @@ fn replaced(payload: &Payload<'_>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recorded::{Form, read};
+    use crate::recorded::{TextForm, read};
     use weir_engine::wire::{Protocol, Role};
 
     const ROLLOUT: &str = r#"{"timestamp":"t","type":"session_meta","payload":{"id":"r1","cwd":"/x","base_instructions":{"text":"Be \"brief\"."}}}
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_rollout_is_read_with_its_instructions_and_parts() {
         let (form, found) = read(ROLLOUT, None).expect("a rollout");
-        assert_eq!(form, Form::Codex);
+        assert_eq!(form, TextForm::Codex);
         let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
         assert_eq!(ids, ["r1", "r1, after compaction 1"]);
         let request = Protocol::Responses.read(found[0].body.as_bytes(), 100).expect("readable");

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Exchange, Recorded, quoted, time_ms};
+use super::{Recorded, RecordedExchange, quoted, time_ms};
 use weir_engine::wire::usage::{Meter, Usage};
 use weir_engine::wire::{Protocol, json};
 
@@ -113,7 +113,7 @@ impl Line<'_> {
         format!(r#"{{{head}"messages":{messages}}}"#)
     }
 
-    fn exchange(&self) -> Exchange {
+    fn exchange(&self) -> RecordedExchange {
         let answered = self.response.map(RawValue::get).and_then(answered);
         let of_metadata = || {
             let usage = json::member(self.metadata?.get(), "usage_object")?;
@@ -126,7 +126,7 @@ impl Line<'_> {
             let prompt_tokens = Some(prompt_tokens);
             Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
         };
-        Exchange {
+        RecordedExchange {
             at_ms: self.start.and_then(|raw| time_ms(raw.get())),
             model: self.model.and_then(|raw| json::string(raw.get())).map(Into::into),
             usage: answered.or_else(of_metadata).or_else(totals),
@@ -169,7 +169,7 @@ fn entry(raw: &str, number: usize, protocol: Option<Protocol>) -> Option<Recorde
     });
     let model = json::member(&found.body, "model").and_then(json::string).map(Into::into);
     let at_ms = json::member(raw, "startedDateTime").and_then(time_ms);
-    let exchanges = vec![Exchange { at_ms, model, usage, earlier: Vec::new() }];
+    let exchanges = vec![RecordedExchange { at_ms, model, usage, earlier: Vec::new() }];
     Some(Recorded { id: format!("entry-{number}"), is_request: true, exchanges, ..found })
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn list(text: &str, protocol: Protocol) -> Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorded::{Form, read};
+    use crate::recorded::{TextForm, read};
 
     const MESSAGES: &str = r#"[{"role":"user","content":"x"}]"#;
 
@@ -268,7 +268,7 @@ mod tests {
             entry("a=1", "{}"),
         );
         let (form, found) = read(&text, None).expect("an archive");
-        assert_eq!((form, found.len(), found[0].id.as_str()), (Form::Har, 1, "entry-1"));
+        assert_eq!((form, found.len(), found[0].id.as_str()), (TextForm::Har, 1, "entry-1"));
         let own = &found[0].exchanges[0];
         let usage = own.usage.expect("the stream reports it");
         assert_eq!((own.at_ms, own.model.as_deref()), (Some(60_000), Some("m")));

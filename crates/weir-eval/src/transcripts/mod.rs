@@ -21,12 +21,12 @@ pub struct Recorded {
     pub project: Option<String>,
     /// Requests in order, one for each answer to a user or a tool; the only one if the whole was one
     /// request. Empty if the text says nothing about them.
-    pub exchanges: Vec<Exchange>,
+    pub exchanges: Vec<RecordedExchange>,
 }
 
 /// Request of a conversation and its answer, as far as the text knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Exchange {
+pub struct RecordedExchange {
     /// When it was sent, in milliseconds since 1970.
     pub at_ms: Option<u64>,
     pub model: Option<String>,
@@ -36,7 +36,7 @@ pub struct Exchange {
     pub earlier: Vec<Usage>,
 }
 
-impl Exchange {
+impl RecordedExchange {
     /// Returns one exchange for each request.
     pub(crate) fn each(&self) -> Vec<Self> {
         let usages = self.earlier.iter().copied().map(Some).chain([self.usage]);
@@ -53,7 +53,7 @@ impl Exchange {
 /// Requests of a conversation, as its lines show them one by one.
 #[derive(Debug, Default)]
 struct Exchanges {
-    made: Vec<Exchange>,
+    made: Vec<RecordedExchange>,
     /// Whether the last line is not the assistant's: an answer to it begins.
     is_asked: bool,
     asked_at_ms: Option<u64>,
@@ -82,7 +82,7 @@ impl Exchanges {
     ) {
         if is_new {
             let at_ms = self.asked_at_ms.or(at_ms);
-            self.made.push(Exchange { at_ms, ..Exchange::default() });
+            self.made.push(RecordedExchange { at_ms, ..RecordedExchange::default() });
         }
         self.is_asked = false;
         if let Some(last) = self.made.last_mut() {

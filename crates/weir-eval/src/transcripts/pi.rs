@@ -191,7 +191,7 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recorded::{Form, read};
+    use crate::recorded::{TextForm, read};
     use weir_engine::wire::{Protocol, Role};
 
     const SESSION: &str = r#"{"type":"session","version":3,"id":"s1","timestamp":"1970-01-01T00:00:00Z","cwd":"/w"}
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_session_is_retold_with_times_and_usage() {
         let (form, found) = read(SESSION, None).expect("a session");
-        assert_eq!(form, Form::Pi);
+        assert_eq!(form, TextForm::Pi);
         let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
         assert_eq!(ids, ["s1", "s1, after compaction 1"]);
         let request = Protocol::Chat.read(found[0].body.as_bytes(), 100).expect("readable");

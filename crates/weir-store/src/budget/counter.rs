@@ -11,7 +11,7 @@ const KEPT_MS: u64 = 60 * 60 * 1000;
 
 /// Spent and held amounts of one bucket, in the budget's measure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Tally {
+struct BucketTally {
     spent: u64,
     held: u64,
 }
@@ -20,7 +20,7 @@ struct Tally {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counter {
     /// Keyed by the bucket's first millisecond.
-    buckets: BTreeMap<u64, Tally>,
+    buckets: BTreeMap<u64, BucketTally>,
     /// Earliest bucket that has all its amounts.
     from_ms: u64,
     /// Bucket with amounts of later ones, spent under a clock that was ahead.

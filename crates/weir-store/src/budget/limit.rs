@@ -77,7 +77,7 @@ pub struct Budget {
 
 /// Stored and reported form of a budget.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct BudgetJson {
     limit: u64,
     #[serde(default)]
     warn_permille: Option<u16>,
@@ -100,13 +100,13 @@ impl Budget {
 
     /// Serializes the fields that are stored next to the id.
     pub fn to_json(&self) -> String {
-        let written = Written { limit: self.limit, warn_permille: self.warn_permille };
+        let written = BudgetJson { limit: self.limit, warn_permille: self.warn_permille };
         serde_json::to_string(&written).expect("numbers under fixed keys are JSON")
     }
 
     /// Reads a stored budget; `None` if it is invalid.
     pub fn read(id: &str, json: &str) -> Option<Self> {
-        let written: Written = serde_json::from_str(json).ok()?;
+        let written: BudgetJson = serde_json::from_str(json).ok()?;
         let budget = Self {
             id: BudgetId::parse(id).ok()?,
             limit: written.limit,

@@ -147,7 +147,7 @@ struct Waiter {
 }
 
 /// Result of one attempt to reserve.
-enum Step {
+enum HoldStep {
     Done(Answer),
     Wait,
     /// These counters are not loaded yet.
@@ -252,11 +252,13 @@ impl Memory {
             let missing = {
                 let mut state = self.state();
                 match state.step(&self.zone, &wanted, &owner, true, true) {
-                    Step::Done(answer) => return answer,
-                    Step::Load(missing) => missing,
-                    Step::Wait if state.waiting.len() >= MAX_WAITING => return Err(NoRoom::Held),
-                    Step::Wait => {
-                        break Queued::new(self, &mut state, wanted.clone(), owner.clone());
+                    HoldStep::Done(answer) => return answer,
+                    HoldStep::Load(missing) => missing,
+                    HoldStep::Wait if state.waiting.len() >= MAX_WAITING => {
+                        return Err(NoRoom::Held);
+                    }
+                    HoldStep::Wait => {
+                        break QueuedRequest::new(self, &mut state, wanted.clone(), owner.clone());
                     }
                 }
             };
@@ -384,10 +386,10 @@ impl State {
         owner: &Owner,
         has_patience: bool,
         is_new: bool,
-    ) -> Step {
+    ) -> HoldStep {
         let missing = self.missing(zone, &wanted.applied, wanted.begun_ms);
         if !missing.is_empty() {
-            return Step::Load(missing);
+            return HoldStep::Load(missing);
         }
         let (rooms, keys) = self.rooms(zone, wanted);
         let waiting = keys.iter().map(|(key, _)| self.counters[key].waiting).max().unwrap_or(0);
@@ -398,7 +400,7 @@ impl State {
             false => Share::All,
         };
         match decide(&rooms, &wanted.ask, share) {
-            Verdict::Granted { .. } if is_behind => Step::Wait,
+            Verdict::Granted { .. } if is_behind => HoldStep::Wait,
             Verdict::Granted { output_tokens } => {
                 let parts = keys.into_iter().map(|(key, bucket_ms)| {
                     let held = wanted.ask.amount(key.0.measure, output_tokens);
@@ -410,12 +412,12 @@ impl State {
                 };
                 self.open(zone, wanted.id, lease);
                 let statuses = self.statuses(zone, &wanted.applied, wanted.begun_ms);
-                Step::Done(Ok((output_tokens, statuses)))
+                HoldStep::Done(Ok((output_tokens, statuses)))
             }
-            Verdict::Wait => Step::Wait,
+            Verdict::Wait => HoldStep::Wait,
             Verdict::Exhausted { index } => {
                 let mut all = self.statuses(zone, &wanted.applied, wanted.begun_ms);
-                Step::Done(Err(NoRoom::Exhausted(all.swap_remove(index))))
+                HoldStep::Done(Err(NoRoom::Exhausted(all.swap_remove(index))))
             }
         }
     }
@@ -594,14 +596,14 @@ impl State {
                 continue;
             }
             match self.step(zone, &waiter.wanted, &waiter.owner, true, false) {
-                Step::Done(answer) => {
+                HoldStep::Done(answer) => {
                     self.leave_queue(&waiter.wanted);
                     let id = waiter.wanted.id;
                     if waiter.answer.send(answer).is_err() {
                         self.settle(id, Spending::default());
                     }
                 }
-                Step::Wait | Step::Load(_) => {
+                HoldStep::Wait | HoldStep::Load(_) => {
                     blocked.extend(keys);
                     self.waiting.push_back(waiter);
                 }
@@ -633,7 +635,7 @@ impl Drop for Loading<'_> {
 }
 
 /// A request's place in the queue, released on drop.
-struct Queued<'a> {
+struct QueuedRequest<'a> {
     memory: &'a Memory,
     wanted: Reservation,
     answer: oneshot::Receiver<Answer>,
@@ -641,7 +643,7 @@ struct Queued<'a> {
     is_over: bool,
 }
 
-impl<'a> Queued<'a> {
+impl<'a> QueuedRequest<'a> {
     fn new(memory: &'a Memory, state: &mut State, wanted: Reservation, owner: Owner) -> Self {
         for key in keys_of(&wanted) {
             state.counters.entry(key).or_default().waiting += 1;
@@ -662,8 +664,8 @@ impl<'a> Queued<'a> {
         state.leave_queue(&self.wanted);
         self.is_over = true;
         match state.step(&self.memory.zone, &self.wanted, &owner, false, false) {
-            Step::Done(answer) => answer,
-            Step::Wait | Step::Load(_) => {
+            HoldStep::Done(answer) => answer,
+            HoldStep::Wait | HoldStep::Load(_) => {
                 // Requests behind it may fit now.
                 state.wake(&self.memory.zone);
                 Err(NoRoom::Held)
@@ -672,7 +674,7 @@ impl<'a> Queued<'a> {
     }
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         if self.is_over {
             return;

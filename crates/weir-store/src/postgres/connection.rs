@@ -32,7 +32,7 @@ pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
 
 /// Error of an operation on the server.
 #[derive(Debug)]
-pub enum Failure {
+pub enum ServerFailure {
     /// Error reported by the server or the connection.
     Reported(tokio_postgres::Error),
     /// No answer in time.
@@ -41,7 +41,7 @@ pub enum Failure {
     Unreachable(String),
 }
 
-impl Failure {
+impl ServerFailure {
     /// Returns the server's error code, if the server refused something.
     pub fn code(&self) -> Option<&SqlState> {
         match self {
@@ -107,14 +107,14 @@ fn hint(message: &str) -> &'static str {
     }
 }
 
-impl From<tokio_postgres::Error> for Failure {
+impl From<tokio_postgres::Error> for ServerFailure {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Reported(error)
     }
 }
 
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
+impl From<ServerFailure> for StoreError {
+    fn from(failure: ServerFailure) -> Self {
         match failure.code() {
             Some(code) if *code == SqlState::DISK_FULL => Self::Full,
             _ => Self::Failed(failure.message()),
@@ -122,8 +122,8 @@ impl From<Failure> for StoreError {
     }
 }
 
-impl From<Failure> for OpenError {
-    fn from(failure: Failure) -> Self {
+impl From<ServerFailure> for OpenError {
+    fn from(failure: ServerFailure) -> Self {
         Self::Unusable { message: failure.message() }
     }
 }
@@ -206,11 +206,11 @@ impl Connection {
         address: &Address,
         health: &Arc<Health>,
         changed: &Arc<Notify>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ServerFailure> {
         // The timeout includes name resolution, and a server that accepts but does not answer.
         let connecting = address.config.connect(address.tls.clone());
         let connected = tokio::time::timeout(health.timeout(), connecting).await;
-        let (client, mut connection) = connected.map_err(|_| Failure::TimedOut)??;
+        let (client, mut connection) = connected.map_err(|_| ServerFailure::TimedOut)??;
         let changed = Arc::clone(changed);
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
@@ -244,12 +244,16 @@ impl Connection {
     }
 
     /// Runs statements without parameters.
-    pub(super) async fn batch(&self, sql: &str) -> Result<(), Failure> {
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), ServerFailure> {
         self.within(self.health.timeout(), self.client.batch_execute(sql)).await
     }
 
     /// Returns the rows of a statement.
-    pub(super) async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn rows(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, ServerFailure> {
         let answer = async {
             let statement = self.prepared(sql).await?;
             self.client.query(&statement, params).await
@@ -262,7 +266,7 @@ impl Connection {
         &self,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Option<Row>, Failure> {
+    ) -> Result<Option<Row>, ServerFailure> {
         Ok(self.rows(sql, params).await?.into_iter().next())
     }
 
@@ -272,12 +276,16 @@ impl Connection {
         timeout: Duration,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Vec<Row>, ServerFailure> {
         self.within(timeout, self.client.query(sql, params)).await
     }
 
     /// Runs a statement; returns the number of changed rows.
-    pub(super) async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Failure> {
+    pub(super) async fn execute(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<u64, ServerFailure> {
         let answer = async {
             let statement = self.prepared(sql).await?;
             self.client.execute(&statement, params).await
@@ -287,25 +295,25 @@ impl Connection {
 
     /// Begins a transaction. Without [`Self::commit`] or [`Self::roll_back`], the connection is not
     /// reused.
-    pub(super) async fn begin(&self) -> Result<(), Failure> {
+    pub(super) async fn begin(&self) -> Result<(), ServerFailure> {
         self.is_in_transaction.store(true, Ordering::Relaxed);
         self.batch("BEGIN").await
     }
 
-    pub(super) async fn commit(&self) -> Result<(), Failure> {
+    pub(super) async fn commit(&self) -> Result<(), ServerFailure> {
         self.batch("COMMIT").await?;
         self.is_in_transaction.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    pub(super) async fn roll_back(&self) -> Result<(), Failure> {
+    pub(super) async fn roll_back(&self) -> Result<(), ServerFailure> {
         self.batch("ROLLBACK").await?;
         self.is_in_transaction.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Prepares a statement in advance, so that it can be pipelined.
-    pub(super) async fn prepare(&self, sql: &str) -> Result<(), Failure> {
+    pub(super) async fn prepare(&self, sql: &str) -> Result<(), ServerFailure> {
         self.within(self.health.timeout(), self.prepared(sql)).await.map(drop)
     }
 
@@ -325,7 +333,7 @@ impl Connection {
         &self,
         timeout: Duration,
         asked_at: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ServerFailure> {
         match tokio::time::timeout(timeout, asked_at).await {
             Ok(Ok(answered)) => Ok(answered),
             Ok(Err(error)) => {
@@ -337,7 +345,7 @@ impl Connection {
             }
             Err(_) => {
                 self.is_unusable.store(true, Ordering::Relaxed);
-                Err(Failure::TimedOut)
+                Err(ServerFailure::TimedOut)
             }
         }
     }

@@ -15,7 +15,7 @@ use super::super::ledger::rollup::{
 };
 use super::super::wal::record::{self, IntentRecord, Record, Remainder, SettlementRecord};
 use super::columns::{OutputColumns, RequestColumns, TotalsColumns, UsageKeyColumns};
-use super::connection::{Connection, Failure, Param};
+use super::connection::{Connection, Param, ServerFailure};
 
 const OPEN: &str = "INSERT INTO weir_intent (id, instance, begun_ms, facts)
     SELECT given.id, $1, given.begun_ms, given.facts
@@ -117,7 +117,7 @@ fn unnested(types: &[&str], first: usize) -> String {
 }
 
 /// Prepares the statements that are pipelined.
-pub(super) async fn prepare(connection: &Connection) -> Result<(), Failure> {
+pub(super) async fn prepare(connection: &Connection) -> Result<(), ServerFailure> {
     for sql in [OPEN, RELEASE, FORGET, &INSERT, &KNOWN, &ADD, &LEARN, &SETTLE] {
         connection.prepare(sql).await?;
     }
@@ -147,14 +147,14 @@ impl UsageCache {
 }
 
 /// Records of a group.
-pub(super) struct Group<'a> {
+pub(super) struct WriteGroup<'a> {
     instance: [u8; 16],
     /// Decoded content, by position in the group.
     decoded: Vec<Option<Record<'a>>>,
     opened: Vec<(RequestId, &'a [u8])>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> WriteGroup<'a> {
     pub(super) fn decode(instance: [u8; 16], records: &[&'a [u8]]) -> Self {
         let (mut decoded, mut opened) = (Vec::new(), Vec::new());
         for record in records {
@@ -174,8 +174,8 @@ impl<'a> Group<'a> {
 pub(super) async fn write(
     connection: &Connection,
     usage_cache: &mut UsageCache,
-    records: &Group<'_>,
-) -> Result<Vec<bool>, Failure> {
+    records: &WriteGroup<'_>,
+) -> Result<Vec<bool>, ServerFailure> {
     let released: Vec<&[u8]> = records
         .decoded
         .iter()
@@ -207,7 +207,7 @@ pub(super) async fn write(
     Ok(records.decoded.iter().map(is_new).collect())
 }
 
-async fn open(connection: &Connection, records: &Group<'_>) -> Result<(), Failure> {
+async fn open(connection: &Connection, records: &WriteGroup<'_>) -> Result<(), ServerFailure> {
     if records.opened.is_empty() {
         return Ok(());
     }
@@ -224,7 +224,7 @@ async fn open(connection: &Connection, records: &Group<'_>) -> Result<(), Failur
         .map(drop)
 }
 
-async fn release(connection: &Connection, ids: &[&[u8]]) -> Result<(), Failure> {
+async fn release(connection: &Connection, ids: &[&[u8]]) -> Result<(), ServerFailure> {
     if ids.is_empty() {
         return Ok(());
     }
@@ -236,7 +236,7 @@ async fn settle(
     connection: &Connection,
     usage_cache: &mut UsageCache,
     settled: &[(&IntentRecord<'_>, &SettlementRecord<'_>)],
-) -> Result<HashSet<[u8; 16]>, Failure> {
+) -> Result<HashSet<[u8; 16]>, ServerFailure> {
     let all = rollup_of(settled, |_| true);
     if all.usage.keys().all(|key| usage_cache.known.contains(key)) {
         match settle_new(connection, settled, &all).await {
@@ -252,7 +252,7 @@ async fn settle_new(
     connection: &Connection,
     settled: &[(&IntentRecord<'_>, &SettlementRecord<'_>)],
     all: &Rollup<'_>,
-) -> Result<HashSet<[u8; 16]>, Failure> {
+) -> Result<HashSet<[u8; 16]>, ServerFailure> {
     let new: HashSet<[u8; 16]> = settled.iter().map(|(intent, _)| intent.id.0).collect();
     let requests = RequestColumns::new(settled);
     let (totals, learned) = (TotalsColumns::new(&all.usage), OutputColumns::new(&all.outputs));
@@ -268,7 +268,7 @@ async fn settle_in_steps(
     usage_cache: &mut UsageCache,
     settled: &[(&IntentRecord<'_>, &SettlementRecord<'_>)],
     all: &Rollup<'_>,
-) -> Result<HashSet<[u8; 16]>, Failure> {
+) -> Result<HashSet<[u8; 16]>, ServerFailure> {
     let requests = RequestColumns::new(settled);
     let candidates = UsageKeyColumns::new(all.usage.keys());
     let (rows_given, places_given) = (requests.params(), candidates.params());
@@ -327,7 +327,7 @@ async fn bound<'a>(
     rows: &mut Option<(i64, u64)>,
     known: &BTreeSet<&UsageKey<'a>>,
     usage: BTreeMap<UsageKey<'a>, Totals>,
-) -> Result<BTreeMap<UsageKey<'a>, Totals>, Failure> {
+) -> Result<BTreeMap<UsageKey<'a>, Totals>, ServerFailure> {
     let mut bounded: BTreeMap<UsageKey<'a>, Totals> = BTreeMap::new();
     // Rows that the group itself adds, by day and tenant.
     let mut of_tenants: BTreeMap<(i64, [u8; 16]), u64> = BTreeMap::new();
@@ -362,7 +362,11 @@ async fn bound<'a>(
     Ok(bounded)
 }
 
-async fn count(connection: &Connection, sql: &str, params: &[Param<'_>]) -> Result<u64, Failure> {
+async fn count(
+    connection: &Connection,
+    sql: &str,
+    params: &[Param<'_>],
+) -> Result<u64, ServerFailure> {
     let row = connection.row(sql, params).await?;
     Ok(row.map_or(0, |row| u64::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
 }

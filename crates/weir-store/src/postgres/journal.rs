@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::StoreError;
-use super::connection::{Connection, Failure};
-use super::group_write::{self, Group, UsageCache};
-use super::{Postgres, Shared, instances, watch};
+use super::connection::{Connection, ServerFailure};
+use super::group_write::{self, UsageCache, WriteGroup};
+use super::{Postgres, ServerState, instances, watch};
 
 /// Queue length of a task; further writes wait in their callers.
 const QUEUE_LENGTH: usize = 1024;
@@ -53,7 +53,11 @@ impl Queues {
 }
 
 /// Starts the tasks, which end with the runtime.
-pub(super) fn start(runtime: &tokio::runtime::Handle, shared: &Arc<Shared>, receivers: Receivers) {
+pub(super) fn start(
+    runtime: &tokio::runtime::Handle,
+    shared: &Arc<ServerState>,
+    receivers: Receivers,
+) {
     runtime.spawn(write_all(Arc::clone(shared), receivers.intents));
     runtime.spawn(write_all(Arc::clone(shared), receivers.endings));
 }
@@ -95,8 +99,8 @@ impl Postgres {
 }
 
 /// Writes queued records until the runtime ends.
-async fn write_all(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>) {
-    let mut writer = Writer { shared, connection: None, usage_cache: UsageCache::default() };
+async fn write_all(shared: Arc<ServerState>, mut queue: mpsc::Receiver<Waiting>) {
+    let mut writer = GroupWriter { shared, connection: None, usage_cache: UsageCache::default() };
     while let Some(first) = queue.recv().await {
         let mut group = vec![first];
         gather(&mut queue, &mut group).await;
@@ -142,13 +146,13 @@ async fn gather(queue: &mut mpsc::Receiver<Waiting>, group: &mut Vec<Waiting>) {
 }
 
 /// State of a task.
-struct Writer {
-    shared: Arc<Shared>,
+struct GroupWriter {
+    shared: Arc<ServerState>,
     connection: Option<Connection>,
     usage_cache: UsageCache,
 }
 
-impl Writer {
+impl GroupWriter {
     /// Writes a group as one; returns the outcome of each record. A server error applies to all.
     async fn write(
         &mut self,
@@ -175,14 +179,14 @@ impl Writer {
 
     /// Writes records as one group, and again after a lost connection or a conflict: a repeated
     /// record counts once.
-    async fn write_with_retry(&mut self, records: &[&[u8]]) -> Result<Vec<bool>, Failure> {
+    async fn write_with_retry(&mut self, records: &[&[u8]]) -> Result<Vec<bool>, ServerFailure> {
         match self.write_once(records).await {
             Err(failure) if failure.is_retryable() => self.write_once(records).await,
             done => done,
         }
     }
 
-    async fn write_once(&mut self, records: &[&[u8]]) -> Result<Vec<bool>, Failure> {
+    async fn write_once(&mut self, records: &[&[u8]]) -> Result<Vec<bool>, ServerFailure> {
         // Taken out, so that an interrupted connection is not reused.
         let connection = match self.connection.take().filter(Connection::is_usable) {
             Some(connection) => connection,
@@ -192,11 +196,11 @@ impl Writer {
                 connection
             }
         };
-        let records = Group::decode(self.shared.instance, records);
+        let records = WriteGroup::decode(self.shared.instance, records);
         let timeout = self.shared.pool.health().timeout();
         let writing = group_write::write(&connection, &mut self.usage_cache, &records);
         let written = tokio::time::timeout(timeout, writing).await;
-        let written = written.map_err(|_| Failure::TimedOut)?;
+        let written = written.map_err(|_| ServerFailure::TimedOut)?;
         if written.is_err() && connection.is_in_transaction() {
             // If rollback fails, the connection is not reused.
             let _ = connection.roll_back().await;

@@ -48,13 +48,13 @@ pub(crate) struct Postgres(Arc<Inner>);
 
 struct Inner {
     runtime: Handle,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     /// Dropping it ends the thread.
     _alive: oneshot::Sender<()>,
 }
 
 /// State shared by all tasks of a store.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pool: Pool,
     secret: [u8; SECRET_BYTES],
     /// Id of this weir while it lives.
@@ -115,7 +115,7 @@ impl Postgres {
     /// server accepting writes.
     async fn read<T: Send + 'static, W>(
         &self,
-        work: impl FnOnce(Arc<Shared>) -> W,
+        work: impl FnOnce(Arc<ServerState>) -> W,
     ) -> Result<T, StoreError>
     where
         W: Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -127,7 +127,7 @@ impl Postgres {
     /// Runs `work` on the store's thread, to its end even if the caller leaves.
     async fn run<T: Send + 'static, W>(
         &self,
-        work: impl FnOnce(Arc<Shared>) -> W,
+        work: impl FnOnce(Arc<ServerState>) -> W,
     ) -> Result<T, StoreError>
     where
         W: Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -146,7 +146,7 @@ impl Postgres {
 }
 
 /// Opens the database; retries for a while if the server is unreachable.
-async fn open(address: Address, runtime: &Handle) -> Result<Arc<Shared>, OpenError> {
+async fn open(address: Address, runtime: &Handle) -> Result<Arc<ServerState>, OpenError> {
     let (deadline, shown) = (Instant::now() + OPEN_TIMEOUT, address.shown().to_owned());
     let pool = Pool::new(address);
     let connection: Connection = loop {
@@ -165,7 +165,7 @@ async fn open(address: Address, runtime: &Handle) -> Result<Arc<Shared>, OpenErr
     getrandom::fill(&mut instance)
         .map_err(|error| OpenError::System { message: format!("no random bytes: {error}") })?;
     let (queues, receivers) = Queues::new();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ServerState {
         pool,
         secret: prepared.secret,
         instance,
@@ -181,7 +181,7 @@ async fn open(address: Address, runtime: &Handle) -> Result<Arc<Shared>, OpenErr
 }
 
 /// Announces the end of this weir, so that others need not wait to detect it.
-async fn sign_off(shared: &Shared) {
+async fn sign_off(shared: &ServerState) {
     if !shared.is_registered.load(Ordering::Acquire) {
         return;
     }

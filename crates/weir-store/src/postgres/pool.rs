@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::super::StoreError;
 use super::address::Address;
-use super::connection::{Connection, Failure, Health};
+use super::connection::{Connection, Health, ServerFailure};
 
 /// Maximum number of connections.
 const CONNECTIONS: usize = 4;
@@ -47,7 +47,7 @@ struct Backoff {
 }
 
 /// A leased connection; it returns to the pool if it is usable.
-pub(super) struct Lease<'a> {
+pub(super) struct LeasedConnection<'a> {
     pool: &'a Pool,
     connection: Option<Connection>,
     _place: SemaphorePermit<'a>,
@@ -89,12 +89,12 @@ impl Pool {
     }
 
     /// Leases a connection as soon as one is free.
-    pub(super) async fn lease(&self) -> Result<Lease<'_>, StoreError> {
+    pub(super) async fn lease(&self) -> Result<LeasedConnection<'_>, StoreError> {
         self.lease_with(None).await
     }
 
     /// Leases a connection for long statements; there are fewer of these.
-    pub(super) async fn long_lease(&self) -> Result<Lease<'_>, StoreError> {
+    pub(super) async fn long_lease(&self) -> Result<LeasedConnection<'_>, StoreError> {
         let place = self.long_places.acquire().await.map_err(|_| StoreError::Closed)?;
         self.lease_with(Some(place)).await
     }
@@ -102,9 +102,9 @@ impl Pool {
     async fn lease_with<'a>(
         &'a self,
         long_place: Option<SemaphorePermit<'a>>,
-    ) -> Result<Lease<'a>, StoreError> {
+    ) -> Result<LeasedConnection<'a>, StoreError> {
         let waited = tokio::time::timeout(self.health.timeout(), self.places.acquire()).await;
-        let place = waited.map_err(|_| Failure::TimedOut)?.map_err(|_| StoreError::Closed)?;
+        let place = waited.map_err(|_| ServerFailure::TimedOut)?.map_err(|_| StoreError::Closed)?;
         let idle = loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             if idle.as_ref().is_none_or(Connection::is_usable) {
@@ -115,7 +115,7 @@ impl Pool {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        Ok(Lease {
+        Ok(LeasedConnection {
             pool: self,
             connection: Some(connection),
             _place: place,
@@ -124,13 +124,13 @@ impl Pool {
     }
 
     /// Opens a connection outside the pool.
-    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+    pub(super) async fn connect(&self) -> Result<Connection, ServerFailure> {
         {
             let backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((until, message)) = &backoff.closed
                 && Instant::now() < *until
             {
-                return Err(Failure::Unreachable(message.clone()));
+                return Err(ServerFailure::Unreachable(message.clone()));
             }
         }
         let opened = self.open().await;
@@ -145,7 +145,7 @@ impl Pool {
         opened
     }
 
-    async fn open(&self) -> Result<Connection, Failure> {
+    async fn open(&self) -> Result<Connection, ServerFailure> {
         let connection = Connection::open(&self.address, &self.health, &self.changed).await?;
         if let Some(schema) = self.schema.get() {
             connection.batch(&format!("SET search_path = {schema}")).await?;
@@ -154,7 +154,7 @@ impl Pool {
     }
 }
 
-impl Deref for Lease<'_> {
+impl Deref for LeasedConnection<'_> {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
@@ -162,7 +162,7 @@ impl Deref for Lease<'_> {
     }
 }
 
-impl Drop for Lease<'_> {
+impl Drop for LeasedConnection<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take().filter(Connection::is_usable) {
             self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::super::{Entry, Kind, Tenant};
-use super::connection::{Connection, Failure, TIMEOUT};
-use super::{Postgres, Shared};
+use super::connection::{Connection, ServerFailure, TIMEOUT};
+use super::{Postgres, ServerState};
 use crate::sql::stored;
 
 /// Rows per read.
@@ -63,7 +63,7 @@ impl Replicas {
     }
 
     /// Reads changes from the server.
-    pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), Failure> {
+    pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), ServerFailure> {
         let kinds: Vec<&'static str> = self.with(|replicas| replicas.keys().copied().collect());
         for kind in kinds {
             while self.read_changes(connection, kind).await? == ROWS_AT_ONCE as usize {}
@@ -75,7 +75,7 @@ impl Replicas {
         &self,
         connection: &Connection,
         kind: &'static str,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, ServerFailure> {
         // Changes of a kind are committed in the order of their numbers, under a lock.
         let sql = "SELECT tenant, key, value, expires_ms, change FROM weir_entry
                    WHERE kind = $1 AND change > $2 ORDER BY change LIMIT $3";
@@ -119,7 +119,7 @@ impl Postgres {
     }
 }
 
-async fn read_first(shared: &Shared) {
+async fn read_first(shared: &ServerState) {
     if let Ok(connection) = shared.pool.lease().await {
         // Retried later.
         let _ = shared.replicas.refresh(&connection).await;

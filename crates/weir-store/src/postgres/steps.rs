@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use super::connection::{Failure, LONG_TIMEOUT, Param};
-use super::pool::Lease;
+use super::connection::{LONG_TIMEOUT, Param, ServerFailure};
+use super::pool::LeasedConnection;
 use super::watch::VERSION;
-use super::{Postgres, Shared, schema};
+use super::{Postgres, ServerState, schema};
 use crate::StoreError;
 use crate::conversations::{KIND, MARK, marks_end_ms};
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps, values};
@@ -25,8 +25,8 @@ const LOCK_KEYS: &str =
 /// A leased connection on which steps run.
 struct OnServer<'a> {
     runtime: &'a Handle,
-    shared: &'a Shared,
-    connection: Lease<'a>,
+    shared: &'a ServerState,
+    connection: LeasedConnection<'a>,
     /// Whether a statement may read much.
     is_long: bool,
     /// Number of changes to keys and budgets, if the transaction counts one.
@@ -34,7 +34,10 @@ struct OnServer<'a> {
 }
 
 impl OnServer<'_> {
-    fn wait<T>(&self, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, StoreError> {
+    fn wait<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ServerFailure>>,
+    ) -> Result<T, StoreError> {
         Ok(self.runtime.block_on(answer)?)
     }
 
@@ -133,7 +136,7 @@ impl Steps for Postgres {
 
 /// Runs `work` on a thread that may wait, with a leased connection.
 async fn on_server<T: Send + 'static>(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     is_long: bool,
     work: impl FnOnce(&OnServer<'_>) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

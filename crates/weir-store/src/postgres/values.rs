@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::super::values::check;
 use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
-use super::{Postgres, Shared, schema};
+use super::{Postgres, ServerState, schema};
 use crate::backend::Values;
 use crate::conversations;
 use crate::sql::stored;
@@ -189,7 +189,7 @@ impl Values for Postgres {
 
 /// Writes entries with one of the two SQL functions; returns its result.
 async fn write(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     function: &'static str,
     tenant: Tenant,
     kind: Kind,
@@ -212,7 +212,7 @@ async fn write(
 
 /// Returns live entries by key, and renews those that are due.
 async fn fetch(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     tenant: Tenant,
     kind: Kind,
     keys: Vec<Vec<u8>>,

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::connection::{Connection, Failure};
-use super::{Postgres, Shared, instances, schema};
+use super::connection::{Connection, ServerFailure};
+use super::{Postgres, ServerState, instances, schema};
 use crate::backend::Internal;
 
 /// Name of the change counter of keys and budgets.
@@ -58,7 +58,7 @@ impl Internal for Postgres {
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Runs until the store's thread ends.
-pub(super) async fn watch(shared: Arc<Shared>) {
+pub(super) async fn watch(shared: Arc<ServerState>) {
     loop {
         let ended = watch_connection(&shared).await;
         shared.pool.health().report(Err(&StoreError::from(ended)));
@@ -67,7 +67,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 }
 
 /// Watches on one connection until it fails; returns the failure.
-async fn watch_connection(shared: &Shared) -> Failure {
+async fn watch_connection(shared: &ServerState) -> ServerFailure {
     let connection = match shared.pool.connect().await {
         Ok(connection) => connection,
         Err(failure) => return failure,
@@ -95,10 +95,10 @@ async fn watch_connection(shared: &Shared) -> Failure {
 
 /// Polls for changes, and updates liveness if due; returns whether it did.
 async fn poll(
-    shared: &Shared,
+    shared: &ServerState,
     connection: &Connection,
     beat_at: &mut Option<Instant>,
-) -> Result<bool, Failure> {
+) -> Result<bool, ServerFailure> {
     let asked_at = Instant::now();
     let version = schema::number(connection, VERSION).await?;
     shared.keys.note(version.unwrap_or(0), asked_at);

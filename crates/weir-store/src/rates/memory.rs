@@ -16,12 +16,12 @@ const FORGET_AFTER_MS: u64 = 11 * 60 * 1000;
 /// Usage of all names.
 pub(super) struct Memory {
     began: Instant,
-    usage: Mutex<HashMap<String, Arc<Mutex<Usage>>>>,
+    usage: Mutex<HashMap<String, Arc<Mutex<NameUsage>>>>,
 }
 
 /// Usage of one name.
 #[derive(Default)]
-struct Usage {
+struct NameUsage {
     requests: Bucket,
     tokens: Bucket,
     under_way: u64,
@@ -30,12 +30,12 @@ struct Usage {
 
 /// Usage of a request's name.
 pub(super) struct Used {
-    usage: Arc<Mutex<Usage>>,
+    usage: Arc<Mutex<NameUsage>>,
     began: Instant,
 }
 
 /// One of the concurrent requests of a name, until it is dropped.
-pub(super) struct Slot(Arc<Mutex<Usage>>);
+pub(super) struct MemorySlot(Arc<Mutex<NameUsage>>);
 
 impl Default for Memory {
     fn default() -> Self {
@@ -48,7 +48,7 @@ impl Memory {
         &self,
         name: &str,
         limits: Limits,
-    ) -> Result<(Used, Slot, Option<Left>), Refused> {
+    ) -> Result<(Used, MemorySlot, Option<Left>), Refused> {
         let now_ms = elapsed_ms(self.began);
         let usage = self.usage_of(name, now_ms);
         let mut used = lock(&usage);
@@ -64,11 +64,11 @@ impl Memory {
         used.under_way += 1;
         let left = limits.requests_per_minute.map(|most| used.requests.left(most, now_ms));
         drop(used);
-        let slot = Slot(Arc::clone(&usage));
+        let slot = MemorySlot(Arc::clone(&usage));
         Ok((Used { usage, began: self.began }, slot, left))
     }
 
-    fn usage_of(&self, name: &str, now_ms: u64) -> Arc<Mutex<Usage>> {
+    fn usage_of(&self, name: &str, now_ms: u64) -> Arc<Mutex<NameUsage>> {
         let mut all = lock(&self.usage);
         if let Some(usage) = all.get(name) {
             return Arc::clone(usage);
@@ -99,7 +99,7 @@ impl Used {
     }
 }
 
-impl Drop for Slot {
+impl Drop for MemorySlot {
     fn drop(&mut self) {
         let mut used = lock(&self.0);
         used.under_way = used.under_way.saturating_sub(1);

@@ -72,8 +72,8 @@ pub struct Slot {
 }
 
 enum SlotIn {
-    Memory { _slot: memory::Slot },
-    Redis { _slot: redis::Slot },
+    Memory { _slot: memory::MemorySlot },
+    Redis { _slot: redis::RedisSlot },
 }
 
 impl fmt::Debug for SlotIn {

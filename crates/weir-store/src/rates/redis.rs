@@ -53,7 +53,7 @@ pub(super) struct Taken {
 }
 
 /// One of the concurrent requests of a name, until it is dropped.
-pub(super) struct Slot {
+pub(super) struct RedisSlot {
     rates: Arc<RedisRates>,
     name: String,
     id: String,
@@ -73,10 +73,10 @@ impl RedisRates {
         self: &Arc<Self>,
         name: &str,
         limits: Limits,
-    ) -> Result<Result<(Taken, Slot, Option<Left>), Refused>, StoreError> {
+    ) -> Result<Result<(Taken, RedisSlot, Option<Left>), Refused>, StoreError> {
         let taken = Taken { rates: Arc::clone(self), name: name.to_owned() };
         let (rates, owned_name) = (Arc::clone(self), name.to_owned());
-        let mut slot = Slot { rates, name: owned_name, id: random()?, may_exist: true };
+        let mut slot = RedisSlot { rates, name: owned_name, id: random()?, may_exist: true };
         // Renewed from now on, and released if no answer comes.
         self.places().insert(slot.id.clone(), slot.name.clone());
         let arguments = json!({
@@ -162,7 +162,7 @@ impl Taken {
     }
 }
 
-impl Drop for Slot {
+impl Drop for RedisSlot {
     fn drop(&mut self) {
         self.rates.places().remove(&self.id);
         if self.may_exist {

@@ -15,7 +15,7 @@ use crate::backend::Internal;
 const TRUSTED_MS: u64 = 250;
 
 /// State of change detection, shared by all handles.
-pub(crate) struct Changes {
+pub(crate) struct ChangeState {
     counter: ChangeCounter,
     started: Instant,
     /// When to read the store again, in milliseconds since `started`.
@@ -24,7 +24,7 @@ pub(crate) struct Changes {
     confirmed: AtomicU64,
 }
 
-impl Changes {
+impl ChangeState {
     pub(crate) fn new(counter: ChangeCounter) -> Self {
         Self {
             counter,
@@ -48,7 +48,7 @@ impl Changes {
 
 impl Sqlite {
     #[cfg(test)]
-    pub(crate) fn changes(&self) -> &Changes {
+    pub(crate) fn changes(&self) -> &ChangeState {
         &self.changes
     }
 

@@ -32,7 +32,7 @@ use crate::sql::stored;
 use crate::wal::Session;
 use crate::{OpenError, SECRET_BYTES, StoreError, StoreOptions};
 use change_counter::ChangeCounter;
-use changes::Changes;
+use changes::ChangeState;
 use readers::{Readers, connect};
 use sync::Dirty;
 use writer::Writer;
@@ -54,7 +54,7 @@ pub(crate) struct Sqlite {
     /// `None` without a disk.
     dirty: Option<Dirty>,
     session: Arc<Session>,
-    changes: Arc<Changes>,
+    changes: Arc<ChangeState>,
 }
 
 impl Sqlite {
@@ -130,7 +130,7 @@ impl Sqlite {
             secret,
             dirty,
             session,
-            changes: Arc::new(Changes::new(counter)),
+            changes: Arc::new(ChangeState::new(counter)),
         })
     }
 

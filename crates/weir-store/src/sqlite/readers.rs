@@ -16,9 +16,9 @@ const READERS: usize = 4;
 
 /// Read-only connections. Clones share them.
 #[derive(Clone)]
-pub(super) struct Readers(Arc<Shared>);
+pub(super) struct Readers(Arc<ReaderPool>);
 
-struct Shared {
+struct ReaderPool {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
     /// Connection for reads that never wait.
@@ -29,7 +29,7 @@ struct Shared {
 impl Readers {
     /// Creates connections to the file at `path`, opened on first use.
     pub(super) fn new(path: &Path) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ReaderPool {
             path: path.to_owned(),
             idle: Mutex::new(Vec::new()),
             immediate: Mutex::new(None),

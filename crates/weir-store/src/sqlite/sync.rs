@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::time::Instant;
 
 use super::readers;
-use super::writer::Shared;
+use super::writer::WriterState;
 use crate::files::sync_folder;
 use crate::wal::Session;
 use crate::{OpenError, StoreError};
@@ -73,7 +73,7 @@ pub(super) fn start(
     path: &Path,
     interval: Duration,
     dirty: Dirty,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     session: Arc<Session>,
 ) -> Result<(), OpenError> {
     let path = path.to_owned();
@@ -209,7 +209,7 @@ impl FileId {
 struct Syncer {
     path: PathBuf,
     file_id: FileId,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     session: Arc<Session>,
     connection: Option<Connection>,
     /// Whether the WAL's folder entry is on disk.

@@ -127,7 +127,7 @@ impl Values for Sqlite {
         if let Life::Renewed { lifetime_ms } = life {
             let due_ms = now_ms.saturating_add(lifetime_ms / 2);
             let is_due =
-                |found: &Option<Found>| found.as_ref().is_some_and(|it| it.ends_by(due_ms));
+                |found: &Option<StoredEntry>| found.as_ref().is_some_and(|it| it.ends_by(due_ms));
             if found.iter().any(is_due) {
                 let expires_ms = now_ms.saturating_add(lifetime_ms);
                 let renewed = self.writer.run(move |connection| {
@@ -234,12 +234,12 @@ fn insert(
 }
 
 /// A value with its expiry.
-struct Found {
+struct StoredEntry {
     value: Bytes,
     expires_ms: i64,
 }
 
-impl Found {
+impl StoredEntry {
     fn ends_by(&self, moment_ms: u64) -> bool {
         self.expires_ms <= stored(moment_ms)
     }
@@ -251,7 +251,7 @@ fn find(
     kind: Kind,
     key: &[u8],
     now_ms: u64,
-) -> rusqlite::Result<Option<Found>> {
+) -> rusqlite::Result<Option<StoredEntry>> {
     connection
         .prepare_cached(
             "SELECT value, expires_ms FROM entry
@@ -259,7 +259,7 @@ fn find(
         )?
         .query_row(params![tenant.0, kind.name, key, stored(now_ms)], |row| {
             let value: Vec<u8> = row.get(0)?;
-            Ok(Found { value: value.into(), expires_ms: row.get(1)? })
+            Ok(StoredEntry { value: value.into(), expires_ms: row.get(1)? })
         })
         .optional()
 }

@@ -32,11 +32,11 @@ type IntentJson = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Work>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
 }
 
 /// State shared by the thread and the handles.
-pub(crate) struct Shared {
+pub(crate) struct WriterState {
     connection: Mutex<Connection>,
     is_failing: AtomicBool,
     /// Notified of each commit that is not on disk yet; `None` if commits wait for the disk.
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     latency: Latency,
 }
 
-impl Shared {
+impl WriterState {
     /// Locks the connection for writing, with no transaction open.
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
         without_transaction(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
@@ -136,7 +136,7 @@ impl Writer {
         // Only the thread waits for others, and reports it.
         connection.busy_timeout(Duration::ZERO)?;
         let (queue, waiting) = mpsc::channel(QUEUE_LENGTH);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WriterState {
             connection: Mutex::new(connection),
             is_failing: AtomicBool::new(false),
             dirty,
@@ -170,7 +170,7 @@ impl Writer {
         }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<WriterState> {
         &self.shared
     }
 
@@ -232,7 +232,7 @@ fn commit(connection: &Connection) -> Result<(), StoreError> {
 }
 
 /// Writes until all handles are dropped.
-fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
+fn write(shared: &WriterState, mut waiting: mpsc::Receiver<Work>) {
     while let Some(first) = waiting.blocking_recv() {
         let mut replies = Vec::new();
         let connection = shared.connection();

@@ -26,7 +26,7 @@ const CHUNK_BYTES: u64 = 256 << 10;
 const MAX_COUNTED_AT_ONCE: usize = 64;
 
 /// Result of one transaction.
-pub(crate) struct Progress {
+pub(crate) struct CheckpointProgress {
     /// New checkpoint of the process's own log.
     pub own: Position,
     /// Whether there may be more.
@@ -34,7 +34,10 @@ pub(crate) struct Progress {
 }
 
 /// Moves part of the process's own log.
-pub(crate) fn own(connection: &Connection, session: &Session) -> rusqlite::Result<Progress> {
+pub(crate) fn own(
+    connection: &Connection,
+    session: &Session,
+) -> rusqlite::Result<CheckpointProgress> {
     let checkpointer = Checkpointer { connection, session };
     let instance = session.instance.id();
     let from = checkpointer.position(instance)?;
@@ -51,12 +54,15 @@ pub(crate) fn own(connection: &Connection, session: &Session) -> rusqlite::Resul
         }
     };
     checkpointer.store_position(instance, from, at)?;
-    Ok(Progress { own: at, has_more })
+    Ok(CheckpointProgress { own: at, has_more })
 }
 
 /// Moves part of all logs, and finishes those of ended processes.
-pub(crate) fn all(connection: &Connection, session: &Session) -> rusqlite::Result<Progress> {
-    let Progress { own, mut has_more } = own(connection, session)?;
+pub(crate) fn all(
+    connection: &Connection,
+    session: &Session,
+) -> rusqlite::Result<CheckpointProgress> {
+    let CheckpointProgress { own, mut has_more } = own(connection, session)?;
     let checkpointer = Checkpointer { connection, session };
     let logs = session.instance.segments();
     for files in logs.chunk_by(|one, next| one.instance == next.instance) {
@@ -77,7 +83,7 @@ pub(crate) fn all(connection: &Connection, session: &Session) -> rusqlite::Resul
         totals::count(connection, &session.day_rows, &left)?;
         has_more |= left.len() == MAX_COUNTED_AT_ONCE;
     }
-    Ok(Progress { own, has_more })
+    Ok(CheckpointProgress { own, has_more })
 }
 
 /// Returns whether there is anything to move.

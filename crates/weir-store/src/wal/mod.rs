@@ -48,7 +48,7 @@ pub(crate) struct RequestLog {
     /// Folder of its files; `None` in memory.
     folder: Option<PathBuf>,
     max_bytes: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<LogState>,
     is_dirty: AtomicBool,
     is_failing: AtomicBool,
     /// Whether its file was removed.
@@ -67,7 +67,7 @@ pub(crate) struct RequestLog {
 }
 
 #[derive(Default)]
-struct Inner {
+struct LogState {
     /// Requests opened in this log and not ended.
     open: HashSet<RequestId>,
     tail: Tail,
@@ -88,7 +88,7 @@ impl RequestLog {
             instance,
             folder,
             max_bytes,
-            inner: Mutex::new(Inner { tail, ..Inner::default() }),
+            inner: Mutex::new(LogState { tail, ..LogState::default() }),
             is_dirty: AtomicBool::new(false),
             is_failing: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
@@ -112,7 +112,7 @@ impl RequestLog {
         Ok(())
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, LogState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,7 +165,7 @@ impl RequestLog {
         Some(written)
     }
 
-    fn write(&self, inner: &mut Inner, record: &[u8], max_bytes: u64) -> Result<(), StoreError> {
+    fn write(&self, inner: &mut LogState, record: &[u8], max_bytes: u64) -> Result<(), StoreError> {
         let written_bytes = match &inner.tail {
             Tail::Closed => return Err(StoreError::Closed),
             Tail::Memory { bytes, .. } => bytes.len() as u64,
@@ -399,7 +399,7 @@ fn removed_error() -> StoreError {
     )
 }
 
-impl Inner {
+impl LogState {
     fn end(&self) -> Position {
         match &self.tail {
             Tail::Closed => Position::default(),

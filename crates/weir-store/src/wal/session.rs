@@ -9,12 +9,12 @@ use rusqlite::Connection;
 use tokio::sync::OnceCell;
 
 use super::RequestLog;
-use super::checkpoint::{self, Progress};
+use super::checkpoint::{self, CheckpointProgress};
 use super::instances::Instance;
 use super::record::Remainder;
 use crate::sqlite::Sqlite;
 use crate::sqlite::totals::DayRows;
-use crate::sqlite::writer::Shared;
+use crate::sqlite::writer::WriterState;
 use crate::{OpenError, StoreError, StoreOptions};
 
 /// Maximum transactions to catch up with other processes' records: more than a log can require.
@@ -71,7 +71,7 @@ impl Session {
     }
 
     /// Moves this process's records into the tables.
-    pub(crate) fn checkpoint_own(&self, writer: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint_own(&self, writer: &WriterState) -> Result<(), StoreError> {
         self.log.rotate_if_due();
         while self.log.is_checkpoint_pending() {
             let progress = writer.run_blocking(|connection| checkpoint::own(connection, self))?;
@@ -134,7 +134,7 @@ pub(crate) async fn checkpoint_all(sqlite: &Sqlite) {
         }
         let own = Arc::clone(session);
         let progress = sqlite.write(move |connection| checkpoint::all(connection, &own)).await;
-        let Ok(Progress { own, has_more }) = progress else { break };
+        let Ok(CheckpointProgress { own, has_more }) = progress else { break };
         session.log.advance_checkpoint(own);
         if !has_more {
             break;

@@ -34,7 +34,7 @@ const CREDENTIALS: [HeaderName; 7] = [
 
 /// Reason why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     /// The summariser could not be reached, or broke off.
     Unreachable,
     /// It exceeded its timeout.
@@ -49,7 +49,7 @@ pub(super) enum Failure {
     NotWritten,
 }
 
-impl Failure {
+impl CallFailure {
     /// Returns its name in the log and in the counters.
     pub(super) fn word(&self) -> &'static str {
         match self {
@@ -140,9 +140,9 @@ pub(super) async fn call(
     (target, headers): (Target, HeaderMap),
     body: String,
     deadline: Duration,
-) -> Result<Said, Failure> {
-    let holding = journal.hold_counted(&entry).await.map_err(|_| Failure::NotWritten)?;
-    let account = journal.open(entry, holding).await.map_err(|_| Failure::NotWritten)?;
+) -> Result<Said, CallFailure> {
+    let holding = journal.hold_counted(&entry).await.map_err(|_| CallFailure::NotWritten)?;
+    let account = journal.open(entry, holding).await.map_err(|_| CallFailure::NotWritten)?;
     let begun = Instant::now();
     let outbound = Outbound {
         method: Method::POST,
@@ -152,19 +152,19 @@ pub(super) async fn call(
     };
     let mut status = None;
     let read = timeout(deadline, async {
-        let inbound = line.client().send(outbound).await.map_err(|_| Failure::Unreachable)?;
+        let inbound = line.client().send(outbound).await.map_err(|_| CallFailure::Unreachable)?;
         status = Some(inbound.status.as_u16());
         read(inbound).await
     });
     let (answer, metered) = match read.await {
         Ok(Ok((answer, metered))) => (Ok(answer), metered),
         Ok(Err(failure)) => (Err(failure), Metered::default()),
-        Err(_) => (Err(Failure::Slow), Metered::default()),
+        Err(_) => (Err(CallFailure::Slow), Metered::default()),
     };
     let ended = Ended {
         end: match (&answer, status) {
             (Ok(_), _) => End::Seen,
-            (Err(Failure::Unreachable), None) => End::NotSent,
+            (Err(CallFailure::Unreachable), None) => End::NotSent,
             (Err(_), _) => End::Unseen,
         },
         outcome: answer.as_ref().map_or_else(|failure| failure.word(), |_| "complete"),
@@ -181,26 +181,26 @@ pub(super) async fn call(
     let answer = answer?;
     if let Some(status) = status.filter(|status| !(200..300).contains(status)) {
         let wants_renamed = request::wants_renamed(status, &answer);
-        return Err(Failure::Refused { status, cause: request::cause(&answer), wants_renamed });
+        return Err(CallFailure::Refused { status, cause: request::cause(&answer), wants_renamed });
     }
-    let AnswerText { text, problem } = request::said(&answer).ok_or(Failure::Garbage)?;
+    let AnswerText { text, problem } = request::said(&answer).ok_or(CallFailure::Garbage)?;
     if let Some(cause) = problem {
-        return Err(Failure::Unfinished { cause });
+        return Err(CallFailure::Unfinished { cause });
     }
     Ok(Said { text, metered, cost_nano_usd })
 }
 
 /// Reads a complete answer and its usage.
-async fn read(mut inbound: Inbound) -> Result<(Vec<u8>, Metered), Failure> {
+async fn read(mut inbound: Inbound) -> Result<(Vec<u8>, Metered), CallFailure> {
     inbound.correct_type(false).await;
     let content_type = inbound.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let mut meter = Meter::new(content_type);
     let answer = inbound.body.peek(MAX_ANSWER_BYTES).await.to_vec();
     if answer.len() > MAX_ANSWER_BYTES {
-        return Err(Failure::Garbage);
+        return Err(CallFailure::Garbage);
     }
     if !inbound.body.is_seen_whole() {
-        return Err(Failure::Unreachable);
+        return Err(CallFailure::Unreachable);
     }
     meter.feed(&answer);
     Ok((answer, meter.finish()))

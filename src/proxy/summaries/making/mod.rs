@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::call::{Failure, Line, SUMMARY};
+use self::call::{CallFailure, Line, SUMMARY};
 pub use self::work::Sent;
 use self::work::{Missing, Work};
 use super::breakers::Breakers;
-use super::cap::Held;
+use super::cap::HeldCost;
 use super::flights::{Landing, Part};
-use super::keys::{Key, Keys};
+use super::keys::{Key, SummaryKeys};
 use super::records::Ready;
 use super::spans::{self, PrefetchSpan};
 use super::state::SummaryState;
@@ -66,7 +66,7 @@ impl Summaries {
         Ok(Some(Arc::new(Self {
             lookup: Arc::new(SummaryLookup {
                 settings,
-                keys: Keys::new(&store.secret()),
+                keys: SummaryKeys::new(&store.secret()),
                 state: Arc::clone(state),
             }),
             line,
@@ -171,8 +171,8 @@ impl Summaries {
                     target: "weir::summaries",
                     event = "summary_missing",
                     why = missing.word(),
-                    status = failure.and_then(Failure::status),
-                    cause = failure.and_then(Failure::cause),
+                    status = failure.and_then(CallFailure::status),
+                    cause = failure.and_then(CallFailure::cause),
                     total_ms,
                     "messages could not be summarised; their compaction uses the extract"
                 );
@@ -225,7 +225,7 @@ impl Summaries {
         tenant: Tenant,
         model: &str,
         [prompt_tokens, output_tokens]: [u64; 2],
-    ) -> Result<Option<Held>, Missing> {
+    ) -> Result<Option<HeldCost>, Missing> {
         let max_day = self.lookup.settings.max_day;
         if max_day.0 == 0 {
             return Ok(None);

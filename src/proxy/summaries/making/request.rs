@@ -119,19 +119,19 @@ pub(super) fn appended(
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct SummaryAnswer {
     #[serde(default)]
-    choices: Vec<Choice>,
+    choices: Vec<SummaryChoice>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
-    message: Option<Message>,
+struct SummaryChoice {
+    message: Option<SummaryMessage>,
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct SummaryMessage {
     content: Option<AnswerContent>,
     refusal: Option<String>,
     tool_calls: Option<Vec<IgnoredAny>>,
@@ -172,9 +172,9 @@ pub(super) struct AnswerText {
 
 /// Returns the text of an answer; `None` if it is not an answer of this protocol.
 pub(super) fn said(answer: &[u8]) -> Option<AnswerText> {
-    let answer: Answer = serde_json::from_slice(unmarked(answer)).ok()?;
-    let Choice { message, finish_reason } = answer.choices.into_iter().next()?;
-    let Message { content, refusal, tool_calls } = message?;
+    let answer: SummaryAnswer = serde_json::from_slice(unmarked(answer)).ok()?;
+    let SummaryChoice { message, finish_reason } = answer.choices.into_iter().next()?;
+    let SummaryMessage { content, refusal, tool_calls } = message?;
     let is_end = |reason: &String| ENDED.contains(&reason.to_ascii_lowercase().as_str());
     let problem = if refusal.is_some_and(|refusal| !refusal.is_empty()) {
         Some("refusal".to_owned())

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::Summaries;
-use super::call::{self, Failure, Line, SUMMARY, Said};
+use super::call::{self, CallFailure, Line, SUMMARY, Said};
 use super::request::{self, Output};
 use crate::config::{Known, SAME_MODEL};
 use crate::proxy::hold::account::{self, JournalEntry, believed};
@@ -48,7 +48,7 @@ pub struct Sent {
 /// Reason why there is no summary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Missing {
-    Call(Failure),
+    Call(CallFailure),
     Unfit(Unfit),
     /// The summariser's window is too small for a round.
     WindowTooSmall,
@@ -74,7 +74,7 @@ impl Missing {
     }
 
     /// Returns the failed call, if one is the reason.
-    pub(super) fn failure(&self) -> Option<&Failure> {
+    pub(super) fn failure(&self) -> Option<&CallFailure> {
         match self {
             Self::Call(failure) => Some(failure),
             _ => None,
@@ -84,11 +84,11 @@ impl Missing {
     /// Returns the breaker that it counts for.
     fn blame(&self) -> Blame {
         match self {
-            Self::Call(Failure::Refused { status: 401 | 403 | 429 | 500.., .. }) => {
+            Self::Call(CallFailure::Refused { status: 401 | 403 | 429 | 500.., .. }) => {
                 Blame::Summariser
             }
-            Self::Call(Failure::Unfinished { .. }) => Blame::Content,
-            Self::Call(Failure::Refused { .. } | Failure::NotWritten) => Blame::Nobody,
+            Self::Call(CallFailure::Unfinished { .. }) => Blame::Content,
+            Self::Call(CallFailure::Refused { .. } | CallFailure::NotWritten) => Blame::Nobody,
             Self::Call(_) => Blame::Summariser,
             Self::Unfit(_) => Blame::Content,
             _ => Blame::Nobody,
@@ -153,19 +153,19 @@ async fn question(
     model: String,
     size: Size,
     output: Output,
-) -> Result<Question, Missing> {
+) -> Result<SummaryQuestion, Missing> {
     let write = move || {
         let prompt = round.prompt(before.as_deref(), size.cap_tokens);
         let counted = [&prompt.system, &prompt.user].map(|text| size.encoding.count(text));
         let prompt_tokens = counted.iter().sum::<u64>() + REPLY_PRIMING;
         let body = request::separate(&model, &prompt.system, &prompt.user, &output);
-        Question { body, prompt_tokens }
+        SummaryQuestion { body, prompt_tokens }
     };
     tokio::task::spawn_blocking(write).await.map_err(|_| Missing::TooLong)
 }
 
 /// One request to the summariser.
-struct Question {
+struct SummaryQuestion {
     body: String,
     prompt_tokens: u64,
 }
@@ -214,7 +214,7 @@ impl Summaries {
 
     /// Appends the question to the request itself; `None` if another model or upstream answers, or
     /// there is no room.
-    fn appended(&self, work: &Work, model: &str) -> Option<Question> {
+    fn appended(&self, work: &Work, model: &str) -> Option<SummaryQuestion> {
         let sent = work.sent.as_ref()?;
         let found = self.config.models.find(model);
         let is_there = match self.line(&work.requester) {
@@ -234,7 +234,7 @@ impl Summaries {
         }
         let sent = std::str::from_utf8(&sent.body).ok()?;
         let body = request::appended(sent, model, &instruction, &output)?;
-        Some(Question { body, prompt_tokens })
+        Some(SummaryQuestion { body, prompt_tokens })
     }
 
     /// Returns the limits of an answer of `cap_tokens`. A model's tokens differ from weir's; a longer
@@ -296,7 +296,7 @@ impl Summaries {
         &self,
         work: &Work,
         model: &str,
-        question: Question,
+        question: SummaryQuestion,
     ) -> Result<(Said, String), Missing> {
         let tenant = work.requester.caller.tenant;
         let size = self.size(work, model);
@@ -315,7 +315,8 @@ impl Summaries {
         };
         let other = request::renamed(&question.body);
         let mut said = call(question.body).await;
-        if let (Err(Failure::Refused { wants_renamed: true, .. }), Some(other)) = (&said, other) {
+        if let (Err(CallFailure::Refused { wants_renamed: true, .. }), Some(other)) = (&said, other)
+        {
             said = call(other).await;
             if said.is_ok() {
                 self.lookup.state.renamed_outputs.note(model);

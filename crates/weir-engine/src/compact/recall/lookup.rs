@@ -62,7 +62,7 @@ pub struct Lookup<'a> {
 }
 
 /// Part of a message's text that bears on a query.
-struct Found {
+struct FoundPart {
     message: usize,
     span: Range<usize>,
 }
@@ -252,7 +252,7 @@ fn write_piece(number: usize, role: Role, text: &str, span: Range<usize>, out: &
     out.push_str(&text[start..end]);
 }
 
-impl Found {
+impl FoundPart {
     /// Whether it shares text of a message with a span.
     fn meets(&self, message: usize, span: &Range<usize>) -> bool {
         self.message == message && self.span.start < span.end && span.start < self.span.end
@@ -304,7 +304,7 @@ impl Searched {
 
     /// Finds `words` as they are, else the longest run of them that is rare: the same case first, then the
     /// newest.
-    fn matches(&self, words: &str) -> Vec<Found> {
+    fn matches(&self, words: &str) -> Vec<FoundPart> {
         let quoted = words.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
         let words = quoted.unwrap_or(words).trim();
         // A single letter is everywhere.
@@ -327,7 +327,7 @@ impl Searched {
     }
 
     /// Finds a text.
-    fn occurrences(&self, needle: &str) -> Vec<Found> {
+    fn occurrences(&self, needle: &str) -> Vec<FoundPart> {
         let lower = needle.to_ascii_lowercase();
         // To make a searcher takes longer than to search a short text.
         let [own, folded] = [needle, &lower].map(|words| memmem::Finder::new(words.as_bytes()));
@@ -337,7 +337,7 @@ impl Searched {
             let is_other_case = all.peek().is_some() && own.find(text.as_bytes()).is_none();
             for (nth, at) in all.take(MAX_MATCHES).enumerate() {
                 let span = at..at + lower.len();
-                let found = Found { message: self.numbers[place], span };
+                let found = FoundPart { message: self.numbers[place], span };
                 let list = if nth < MATCHES_A_MESSAGE { &mut first } else { &mut more };
                 list[usize::from(is_other_case)].push(found);
             }
@@ -377,27 +377,27 @@ impl Searched {
 
     /// Returns exact matches with the text around them, joined where they meet. Together they take at most
     /// half of the room, so in a small room only the first.
-    fn widened(&self, found: &[Found], room_bytes: usize) -> Vec<Found> {
+    fn widened(&self, found: &[FoundPart], room_bytes: usize) -> Vec<FoundPart> {
         let most = (room_bytes / 4 / LEAST_AROUND_BYTES).max(1);
         let found = &found[..found.len().min(most)];
         let around_bytes = room_bytes / 4 / found.len().max(1);
         let around_bytes = around_bytes.clamp(LEAST_AROUND_BYTES, MOST_AROUND_BYTES);
-        let mut shown: Vec<Found> = Vec::new();
-        for Found { message, span } in found {
+        let mut shown: Vec<FoundPart> = Vec::new();
+        for FoundPart { message, span } in found {
             let Ok(place) = self.numbers.binary_search(message) else { continue };
             let span = around(&self.texts[place], span, around_bytes);
             match shown.iter_mut().find(|own| own.meets(*message, &span)) {
                 Some(own) => {
                     own.span = own.span.start.min(span.start)..own.span.end.max(span.end);
                 }
-                None => shown.push(Found { message: *message, span }),
+                None => shown.push(FoundPart { message: *message, span }),
             }
         }
         shown
     }
 
     /// Adds the passages that rank best by `words`, unless an exact match shows them.
-    fn add_relevant(&self, words: &str, found: &mut Vec<Found>) {
+    fn add_relevant(&self, words: &str, found: &mut Vec<FoundPart>) {
         let Some(question) = Question::of(words) else { return };
         let texts = self.roles.iter().zip(&self.texts);
         let readings: Vec<Reading> =
@@ -418,14 +418,14 @@ impl Searched {
             let span = units[*first].span.start..units[*last].span.end;
             if !found.iter().any(|own| own.meets(*message, &span)) {
                 let span = around(&self.texts[place], &span, AROUND_PASSAGE_BYTES);
-                found.push(Found { message: *message, span });
+                found.push(FoundPart { message: *message, span });
             }
         }
     }
 
     /// Writes passages, as far as there is room.
-    fn write(&self, found: &[Found], room_bytes: usize, out: &mut String) {
-        for Found { message, span } in found {
+    fn write(&self, found: &[FoundPart], room_bytes: usize, out: &mut String) {
+        for FoundPart { message, span } in found {
             let Ok(place) = self.numbers.binary_search(message) else { continue };
             let left = room_bytes.saturating_sub(out.len() + HEADER_BYTES);
             if left < LEAST_AROUND_BYTES && !out.is_empty() {

@@ -97,7 +97,7 @@ pub(crate) fn terms(
 ) -> u32 {
     let bytes = text.as_bytes();
     let mut words = 0;
-    let mut word = Word::default();
+    let mut word = QueryWord::default();
     // Previous character, if its script has no spaces.
     let mut before: Option<char> = None;
     let mut at = 0;
@@ -150,7 +150,7 @@ pub(crate) fn terms(
 }
 
 /// Word that is read, in lower case.
-struct Word {
+struct QueryWord {
     /// The seed of a prefix, then as much of the word as counts.
     bytes: [u8; 1 + WORD_BYTES],
     /// Length of the whole word, which may be longer.
@@ -158,13 +158,13 @@ struct Word {
     letters: usize,
 }
 
-impl Default for Word {
+impl Default for QueryWord {
     fn default() -> Self {
         Self { bytes: [BEGINNING; 1 + WORD_BYTES], length: 0, letters: 0 }
     }
 }
 
-impl Word {
+impl QueryWord {
     #[inline]
     fn push_byte(&mut self, byte: u8) {
         self.letters += 1;

@@ -50,8 +50,8 @@ pub(super) fn align(received: &[Arc<Reading>], sent: &[Option<Arc<Reading>>]) ->
         if let Some(pieces) = pieces(received, next, own) {
             for piece in pieces {
                 match piece {
-                    Piece::Note(note) => alignment.notes.push(note),
-                    Piece::Message(message, fate) => {
+                    TextPiece::Note(note) => alignment.notes.push(note),
+                    TextPiece::Message(message, fate) => {
                         alignment.fates[message] = fate;
                         next = message + 1;
                     }
@@ -74,14 +74,14 @@ pub(super) fn align(received: &[Arc<Reading>], sent: &[Option<Arc<Reading>>]) ->
 }
 
 /// Part of a user's message as sent.
-enum Piece {
+enum TextPiece {
     Note(String),
     Message(usize, Fate),
 }
 
 /// Splits a user's message, as sent, into several received ones and notes: some protocols and models take no
 /// two of them in a row. `None` if it is no such message.
-fn pieces(received: &[Arc<Reading>], next: usize, own: &Reading) -> Option<Vec<Piece>> {
+fn pieces(received: &[Arc<Reading>], next: usize, own: &Reading) -> Option<Vec<TextPiece>> {
     if own.role != Role::User {
         return None;
     }
@@ -92,7 +92,7 @@ fn pieces(received: &[Arc<Reading>], next: usize, own: &Reading) -> Option<Vec<P
     if unmasked.len() < texts.len() {
         let rest = unmasked.join("\n");
         let (message, _) = later().find(|(_, other)| other.text == rest)?;
-        return Some(vec![Piece::Message(message, Fate::Masked)]);
+        return Some(vec![TextPiece::Message(message, Fate::Masked)]);
     }
     if let [text] = texts[..] {
         let mut pairs = later().zip(later().skip(1));
@@ -100,7 +100,7 @@ fn pieces(received: &[Arc<Reading>], next: usize, own: &Reading) -> Option<Vec<P
             let rest = text.strip_prefix(first.text.as_str());
             rest.and_then(|rest| rest.strip_prefix("\n\n")) == Some(second.text.as_str())
         })?;
-        let kept = [first, second].map(|message| Piece::Message(message, Fate::Kept));
+        let kept = [first, second].map(|message| TextPiece::Message(message, Fate::Kept));
         return Some(kept.into());
     }
     let (mut pieces, mut from, mut place) = (Vec::new(), next, 0);
@@ -111,10 +111,10 @@ fn pieces(received: &[Arc<Reading>], next: usize, own: &Reading) -> Option<Vec<P
             after.find(|(_, other)| other.text == text).map(|(message, _)| (message, end))
         });
         if let Some((message, end)) = whole {
-            pieces.push(Piece::Message(message, Fate::Kept));
+            pieces.push(TextPiece::Message(message, Fate::Kept));
             (from, place) = (message + 1, end);
         } else if texts[place].trim_start().starts_with(MARK) {
-            pieces.push(Piece::Note(texts[place].to_owned()));
+            pieces.push(TextPiece::Note(texts[place].to_owned()));
             place += 1;
         } else {
             return None;

@@ -21,19 +21,19 @@ const SHOWN_CHARACTERS: usize = 80;
 
 /// Numbers that a note states about itself, and the number of its lines that are in no message.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Shown {
+pub(super) struct StatedNumbers {
     pub(super) covers: usize,
     pub(super) summarised: usize,
     pub(super) unknown_lines: usize,
 }
 
 /// Excerpts found so far.
-pub(super) struct Found {
+pub(super) struct FoundExcerpts {
     of_message: Vec<Vec<(usize, usize, String)>>,
     unknown_lines: Vec<String>,
 }
 
-impl Found {
+impl FoundExcerpts {
     pub(super) fn new(messages: usize) -> Self {
         Self { of_message: vec![Vec::new(); messages], unknown_lines: Vec::new() }
     }
@@ -48,8 +48,8 @@ impl Found {
     }
 
     /// Finds the excerpts of a note.
-    pub(super) fn take(&mut self, note: &str, readings: &[Arc<Reading>]) -> Shown {
-        let mut shown = Shown::default();
+    pub(super) fn take(&mut self, note: &str, readings: &[Arc<Reading>]) -> StatedNumbers {
+        let mut shown = StatedNumbers::default();
         let mut message: Option<usize> = None;
         let mut spans: Vec<(usize, usize)> = Vec::new();
         // A model's summary is no excerpt: it ends at the next line of weir's own.
@@ -109,7 +109,7 @@ impl Found {
 }
 
 /// Reads one of weir's own lines; returns whether a summary follows.
-fn read_head(head: &str, shown: &mut Shown) -> bool {
+fn read_head(head: &str, shown: &mut StatedNumbers) -> bool {
     let number = |text: &str| text.split(' ').next().and_then(|word| word.parse().ok());
     if let Some(rest) = head.strip_prefix("summary by a model of ") {
         shown.summarised = number(rest).unwrap_or_default();

@@ -22,7 +22,7 @@ use super::survival::{self, Rule};
 use crate::wire::recall_tool::without_recalls;
 use crate::wire::{Protocol, Role};
 use align::Alignment;
-use excerpts::{Found, Shown};
+use excerpts::{FoundExcerpts, StatedNumbers};
 
 pub use check::{Checked, LostRule, Problem, ProblemKind, check};
 
@@ -185,7 +185,7 @@ impl Receipt {
                 *fate = Fate::Kept;
             }
         }
-        let mut found = Found::new(received.len());
+        let mut found = FoundExcerpts::new(received.len());
         let notes: Vec<NoteEntry> =
             texts.iter().map(|text| note(&found.take(text, &readings), text)).collect();
         summarise(&notes, &mut fates, &found);
@@ -215,13 +215,13 @@ impl Receipt {
     }
 }
 
-fn note(shown: &Shown, text: &str) -> NoteEntry {
-    let &Shown { covers, summarised, unknown_lines } = shown;
+fn note(shown: &StatedNumbers, text: &str) -> NoteEntry {
+    let &StatedNumbers { covers, summarised, unknown_lines } = shown;
     NoteEntry { digest: digest(text), bytes: text.len(), covers, summarised, unknown_lines }
 }
 
 /// Sets the fates of messages that notes cover: excerpted, summarised or gone.
-fn summarise(notes: &[NoteEntry], fates: &mut [Fate], found: &Found) {
+fn summarise(notes: &[NoteEntry], fates: &mut [Fate], found: &FoundExcerpts) {
     let gone: Vec<usize> =
         (0..fates.len()).filter(|message| fates[*message] == Fate::Gone).collect();
     let mut from = 0;
@@ -242,7 +242,7 @@ fn summarise(notes: &[NoteEntry], fates: &mut [Fate], found: &Found) {
 fn rules(
     readings: &[Arc<Reading>],
     fates: &[Fate],
-    found: &Found,
+    found: &FoundExcerpts,
 ) -> (usize, Vec<(usize, usize, usize)>) {
     let is_kept = |message: &usize| fates[*message] == Fate::Kept;
     let (kept, gone): (Vec<usize>, Vec<usize>) = (0..fates.len()).partition(is_kept);

@@ -122,16 +122,16 @@ pub fn restoration_hint(files: &[FileUse], verbosity: Verbosity) -> String {
 
 /// File inside a text.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Block<'a> {
+pub struct FileBlock<'a> {
     pub path: &'a str,
     pub content: &'a str,
 }
 
 /// Finds the files in `text`: between tags that name them, or in fences named in their first line
 /// or in the line before.
-pub fn blocks(text: &str) -> Vec<Block<'_>> {
+pub fn blocks(text: &str) -> Vec<FileBlock<'_>> {
     let mut blocks = Vec::new();
-    let mut open: Option<Open<'_>> = None;
+    let mut open: Option<OpenBlock<'_>> = None;
     let mut before = "";
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -168,7 +168,7 @@ pub fn blocks(text: &str) -> Vec<Block<'_>> {
 
 /// Block whose end is not found yet.
 #[derive(Clone, Copy)]
-struct Open<'a> {
+struct OpenBlock<'a> {
     /// `None` for a fence that names no file.
     path: Option<&'a str>,
     /// Run of backticks, or the tag's name.
@@ -177,7 +177,7 @@ struct Open<'a> {
     start: usize,
 }
 
-impl<'a> Open<'a> {
+impl<'a> OpenBlock<'a> {
     fn is_fence(&self) -> bool {
         self.closer.starts_with('`')
     }
@@ -198,9 +198,9 @@ impl<'a> Open<'a> {
         closing_tag(&text[self.start..end], self.closer)
     }
 
-    fn close(self, text: &'a str, end: usize, blocks: &mut Vec<Block<'a>>) {
+    fn close(self, text: &'a str, end: usize, blocks: &mut Vec<FileBlock<'a>>) {
         if let Some(path) = self.path {
-            blocks.push(Block { path, content: text[self.start..end].trim_matches('\n') });
+            blocks.push(FileBlock { path, content: text[self.start..end].trim_matches('\n') });
         }
     }
 }
@@ -214,14 +214,14 @@ fn closing_tag(line: &str, name: &str) -> Option<usize> {
 }
 
 /// Returns the block that `line`, which begins at `start`, opens.
-fn opened<'a>(line: &'a str, before: &'a str, start: usize) -> Option<Open<'a>> {
+fn opened<'a>(line: &'a str, before: &'a str, start: usize) -> Option<OpenBlock<'a>> {
     let own = line.trim_start();
     let ticks = own.bytes().take_while(|byte| *byte == b'`').count();
     if ticks >= 3 {
         let (closer, info) = own.split_at(ticks);
         let mut parts = info.split(|own: char| own.is_whitespace() || "=\"':,{}".contains(own));
         let path = parts.rfind(|part| is_path(part)).or_else(|| heading(before));
-        return Some(Open { path, closer, start: start + line.len() });
+        return Some(OpenBlock { path, closer, start: start + line.len() });
     }
     let inside = own.strip_prefix('<')?;
     let name_length = inside
@@ -232,7 +232,11 @@ fn opened<'a>(line: &'a str, before: &'a str, start: usize) -> Option<Open<'a>> 
     let (attributes, _) = rest.split_once('>')?;
     let path = attributes.split(['"', '\'']).skip(1).step_by(2).find(|value| is_path(value))?;
     let offset = line.len() - own.len() + 1 + name_length + attributes.len() + 1;
-    (!name.is_empty()).then_some(Open { path: Some(path), closer: name, start: start + offset })
+    (!name.is_empty()).then_some(OpenBlock {
+        path: Some(path),
+        closer: name,
+        start: start + offset,
+    })
 }
 
 /// Returns the file that a line above a fence consists of.

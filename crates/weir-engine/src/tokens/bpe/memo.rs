@@ -10,21 +10,21 @@ const SLOTS: usize = 2048;
 const LENGTHS: std::ops::RangeInclusive<usize> = 4..=16;
 
 thread_local! {
-    static MEMO: RefCell<Memo> = RefCell::new(Memo(vec![Slot::default(); SLOTS]));
+    static MEMO: RefCell<Memo> = RefCell::new(Memo(vec![MemoSlot::default(); SLOTS]));
 }
 
-pub struct Memo(Vec<Slot>);
+pub struct Memo(Vec<MemoSlot>);
 
 #[derive(Clone, Default)]
-struct Slot {
-    piece: Piece,
+struct MemoSlot {
+    piece: PieceKey,
     count: u32,
 }
 
 /// Complete key of a piece: its first and its last eight or four bytes, which may overlap, its
 /// length and the pattern, which identifies the vocabulary.
 #[derive(Clone, Default, PartialEq, Eq)]
-struct Piece {
+struct PieceKey {
     first: u64,
     last: u64,
     kind: u32,
@@ -42,17 +42,17 @@ impl Memo {
         if !LENGTHS.contains(&piece.len()) {
             return count();
         }
-        let piece = Piece::new(pattern, piece);
+        let piece = PieceKey::new(pattern, piece);
         let word = (piece.first ^ piece.last.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let slot = &mut self.0[(word >> 48) as usize % SLOTS];
         if slot.piece != piece {
-            *slot = Slot { piece, count: count() as u32 };
+            *slot = MemoSlot { piece, count: count() as u32 };
         }
         slot.count as usize
     }
 }
 
-impl Piece {
+impl PieceKey {
     #[inline]
     fn new(pattern: Pattern, piece: &[u8]) -> Self {
         let kind = (piece.len() as u32) << 8 | pattern as u32;

@@ -157,12 +157,12 @@ fn common(first: &[u32], second: &[u32], start: u32) -> Option<(usize, usize)> {
 struct Merger {
     /// Per start of a token: its end, the start of the one before, and the rank of its merge with
     /// the next.
-    tokens: Vec<Token>,
+    tokens: Vec<MergeToken>,
     heap: BinaryHeap<Reverse<u64>>,
 }
 
 #[derive(Clone, Copy)]
-struct Token {
+struct MergeToken {
     end: u32,
     previous: u32,
     rank: u32,
@@ -173,7 +173,7 @@ impl Merger {
     fn merge(&mut self, vocabulary: &Vocabulary, piece: &[u8], offset: usize, ends: &mut Vec<u32>) {
         let length = piece.len();
         self.tokens.clear();
-        self.tokens.extend((0..length as u32).map(|at| Token {
+        self.tokens.extend((0..length as u32).map(|at| MergeToken {
             end: at + 1,
             previous: at.wrapping_sub(1),
             rank: NONE,

@@ -144,11 +144,11 @@ impl Classes {
 
     /// Returns the two readings of a word from `start` on in `o200k_base`.
     #[inline]
-    fn word(&self, text: &str, start: usize) -> Word {
+    fn word(&self, text: &str, start: usize) -> SplitWord {
         // Nearly all words consist of lowercase ASCII letters.
         let small = behind_small(text.as_bytes(), start);
         if small > start {
-            return Word { tailed: Some(self.skip(text, small, TAIL)), headed: start };
+            return SplitWord { tailed: Some(self.skip(text, small, TAIL)), headed: start };
         }
         let (mut at, mut tailed) = (start, None);
         let kind = loop {
@@ -164,7 +164,7 @@ impl Classes {
         if kind & TAIL != 0 {
             tailed = Some(self.skip(text, behind_small(text.as_bytes(), at), TAIL));
         }
-        Word { tailed, headed: at }
+        SplitWord { tailed, headed: at }
     }
 
     /// Does the same for `cl100k_base`.
@@ -262,7 +262,7 @@ fn behind_plain_word(bytes: &[u8], start: usize) -> Option<usize> {
 }
 
 /// Word by the rules of `o200k_base`.
-struct Word {
+struct SplitWord {
     /// Its end, if lowercase letters end it.
     tailed: Option<usize>,
     /// End of the capitals at its start.

@@ -74,13 +74,13 @@ pub(super) fn scopes(owner: &Owner) -> Vec<String> {
 
 /// An ended request.
 #[derive(Debug, Clone)]
-pub(super) struct Ended {
+pub(super) struct EndedLease {
     pub lease: Lease,
     pub spending: Spending,
     pub at: Instant,
 }
 
-impl Ended {
+impl EndedLease {
     /// Returns the minimum time since the journal recorded it.
     pub(super) fn written_ago_ms(&self) -> i64 {
         let written = self.lease.written.unwrap_or(self.at);
@@ -93,7 +93,7 @@ impl Ended {
 pub(super) struct State {
     pub generation: Option<Arc<str>>,
     pub leases: HashMap<RequestId, Lease>,
-    pub ended: HashMap<RequestId, Ended>,
+    pub ended: HashMap<RequestId, EndedLease>,
     pub queue: Queue,
 }
 
@@ -114,7 +114,7 @@ impl State {
             );
             return;
         }
-        self.ended.insert(id, Ended { lease, spending, at: Instant::now() });
+        self.ended.insert(id, EndedLease { lease, spending, at: Instant::now() });
     }
 }
 

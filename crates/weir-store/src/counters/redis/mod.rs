@@ -54,7 +54,7 @@ use crate::budget::{Room, Verdict};
 use call::{is_stale, random, unexpected_reply};
 use lease::{Grant, Lease, State, bucket_of, name_of, scopes};
 use load::Uncovered;
-use queue::Turn;
+use queue::QueueTurn;
 use scripts::HOLD;
 
 /// Maximum number of leases per script call.
@@ -110,13 +110,13 @@ pub(super) struct RedisCounters {
 }
 
 /// Result of one attempt to reserve.
-enum Step {
+enum ReserveStep {
     Done(Answer),
     Wait,
 }
 
 /// A reservation and its values that stay constant over attempts.
-struct Attempt<'a> {
+struct Reserving<'a> {
     wanted: &'a Reservation,
     owner: &'a Owner,
     names: Vec<String>,
@@ -244,9 +244,9 @@ impl RedisCounters {
     async fn try_reserve(self: &Arc<Self>, wanted: &Reservation, owner: &Owner) -> Answer {
         let deadline = Instant::now() + wanted.patience;
         let names: Vec<String> = wanted.applied.iter().map(name_of).collect();
-        let attempt = Attempt { wanted, owner, names };
+        let attempt = Reserving { wanted, owner, names };
         let may_hold = !self.state().queue.has_any_for(&attempt.names);
-        if let Step::Done(answer) = self.step(&attempt, true, may_hold).await? {
+        if let ReserveStep::Done(answer) = self.step(&attempt, true, may_hold).await? {
             return answer;
         }
         {
@@ -256,15 +256,15 @@ impl RedisCounters {
                 // A timeout also counts: another instance may have left room silently.
                 let _ = timeout(wait, queued.turn.woken()).await;
                 if queued.turn.is_first()
-                    && let Step::Done(answer) = self.step(&attempt, true, true).await?
+                    && let ReserveStep::Done(answer) = self.step(&attempt, true, true).await?
                 {
                     return answer;
                 }
             }
         }
         match self.step(&attempt, false, true).await? {
-            Step::Done(answer) => answer,
-            Step::Wait => Err(NoRoom::Held),
+            ReserveStep::Done(answer) => answer,
+            ReserveStep::Wait => Err(NoRoom::Held),
         }
     }
 
@@ -292,10 +292,10 @@ impl RedisCounters {
     /// Attempts a reservation. A request that may not hold yet can only learn that it never fits.
     async fn step(
         self: &Arc<Self>,
-        attempt: &Attempt<'_>,
+        attempt: &Reserving<'_>,
         has_patience: bool,
         may_hold: bool,
-    ) -> Result<Step, NoRoom> {
+    ) -> Result<ReserveStep, NoRoom> {
         let (wanted, mut unconfirmed) = (attempt.wanted, Unconfirmed::new(self, attempt));
         let mut output_tokens = wanted.ask.wanted_tokens;
         for _ in 0..MAX_TRIES {
@@ -319,7 +319,7 @@ impl RedisCounters {
                 self.state().leases.insert(wanted.id, self.lease(attempt, output_tokens, grant));
                 unconfirmed.is_pending = false;
                 let statuses = statuses(&wanted.applied, &counts);
-                return Ok(Step::Done(Ok((output_tokens, statuses))));
+                return Ok(ReserveStep::Done(Ok((output_tokens, statuses))));
             }
             let rooms: Vec<Room> = wanted.applied.iter().zip(&counts).map(room).collect();
             let share = match has_patience {
@@ -331,19 +331,19 @@ impl RedisCounters {
             };
             match decide(&rooms, &wanted.ask, share) {
                 Verdict::Granted { output_tokens: less } if may_hold => output_tokens = less,
-                Verdict::Granted { .. } | Verdict::Wait => return Ok(Step::Wait),
+                Verdict::Granted { .. } | Verdict::Wait => return Ok(ReserveStep::Wait),
                 Verdict::Exhausted { index } => {
                     let mut all = statuses(&wanted.applied, &counts);
-                    return Ok(Step::Done(Err(NoRoom::Exhausted(all.swap_remove(index)))));
+                    return Ok(ReserveStep::Done(Err(NoRoom::Exhausted(all.swap_remove(index)))));
                 }
             }
         }
-        Ok(Step::Wait)
+        Ok(ReserveStep::Wait)
     }
 
     async fn hold(
         &self,
-        attempt: &Attempt<'_>,
+        attempt: &Reserving<'_>,
         output_tokens: u64,
         may_hold: bool,
     ) -> Result<(Arc<str>, Vec<String>), StoreError> {
@@ -397,7 +397,7 @@ impl RedisCounters {
         Ok((counts.collect::<Result<_, StoreError>>()?, &reply[applied.len() * 3..]))
     }
 
-    fn lease(&self, attempt: &Attempt<'_>, output_tokens: u64, grant: Grant) -> Lease {
+    fn lease(&self, attempt: &Reserving<'_>, output_tokens: u64, grant: Grant) -> Lease {
         let wanted = attempt.wanted;
         let parts = wanted.applied.iter().zip(&attempt.names).filter_map(|(applied, name)| {
             let held = wanted.ask.amount(applied.budget.id.measure, output_tokens);
@@ -462,12 +462,12 @@ fn ms(duration: Duration) -> u64 {
 /// A call without an answer: the request may hold something in Redis.
 struct Unconfirmed<'a> {
     counts: &'a RedisCounters,
-    attempt: &'a Attempt<'a>,
+    attempt: &'a Reserving<'a>,
     is_pending: bool,
 }
 
 impl<'a> Unconfirmed<'a> {
-    fn new(counts: &'a RedisCounters, attempt: &'a Attempt<'a>) -> Self {
+    fn new(counts: &'a RedisCounters, attempt: &'a Reserving<'a>) -> Self {
         Self { counts, attempt, is_pending: false }
     }
 }
@@ -487,11 +487,11 @@ impl Drop for Unconfirmed<'_> {
 /// A request's place in the local queue, released on drop.
 struct Queued<'a> {
     counts: &'a RedisCounters,
-    turn: Arc<Turn>,
+    turn: Arc<QueueTurn>,
 }
 
 impl<'a> Queued<'a> {
-    fn new(counts: &'a RedisCounters, attempt: &Attempt<'_>) -> Result<Self, NoRoom> {
+    fn new(counts: &'a RedisCounters, attempt: &Reserving<'_>) -> Result<Self, NoRoom> {
         let mut state = counts.state();
         if state.queue.len() >= MAX_WAITING {
             return Err(NoRoom::Held);

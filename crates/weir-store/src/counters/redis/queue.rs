@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::super::super::ledger::RequestId;
 
 /// A place in the queue.
-pub(super) struct Turn {
+pub(super) struct QueueTurn {
     id: RequestId,
     names: Vec<String>,
     /// Whether no earlier request waits for any of its counters.
@@ -18,7 +18,7 @@ pub(super) struct Turn {
     wakeup: Notify,
 }
 
-impl Turn {
+impl QueueTurn {
     pub(super) fn is_first(&self) -> bool {
         self.is_first.load(Ordering::Acquire)
     }
@@ -32,7 +32,7 @@ impl Turn {
 /// All waiting requests.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<Arc<Turn>>,
+    waiting: VecDeque<Arc<QueueTurn>>,
     by_name: HashMap<String, usize>,
 }
 
@@ -48,23 +48,23 @@ impl Queue {
 
     /// Returns whether any other request waits for one of these counters.
     pub(super) fn has_others_for(&self, id: RequestId, names: &[String]) -> bool {
-        let is_for = |turn: &Arc<Turn>| turn.names.iter().any(|name| names.contains(name));
+        let is_for = |turn: &Arc<QueueTurn>| turn.names.iter().any(|name| names.contains(name));
         self.waiting.iter().any(|turn| turn.id != id && is_for(turn))
     }
 
     /// Joins at the end.
-    pub(super) fn join(&mut self, id: RequestId, names: Vec<String>) -> Arc<Turn> {
+    pub(super) fn join(&mut self, id: RequestId, names: Vec<String>) -> Arc<QueueTurn> {
         let is_first = AtomicBool::new(!self.has_any_for(&names));
         for name in &names {
             *self.by_name.entry(name.clone()).or_default() += 1;
         }
-        let turn = Arc::new(Turn { id, names, is_first, wakeup: Notify::new() });
+        let turn = Arc::new(QueueTurn { id, names, is_first, wakeup: Notify::new() });
         self.waiting.push_back(Arc::clone(&turn));
         turn
     }
 
     /// Leaves the queue.
-    pub(super) fn leave(&mut self, turn: &Turn) {
+    pub(super) fn leave(&mut self, turn: &QueueTurn) {
         self.waiting.retain(|other| other.id != turn.id);
         for name in &turn.names {
             if let Some(count) = self.by_name.get_mut(name) {

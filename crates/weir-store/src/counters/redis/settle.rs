@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::super::StoreError;
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::Spending;
-use super::lease::{Ended, scopes};
+use super::lease::{EndedLease, scopes};
 use super::scripts::SETTLE;
 use super::{MAX_TRIES, RedisCounters};
 
@@ -14,7 +14,7 @@ impl RedisCounters {
     pub(crate) async fn finish(&self, id: RequestId) -> Result<(), StoreError> {
         for _ in 0..MAX_TRIES {
             let generation = self.generation().await?;
-            let is_known = |ended: &Ended| ended.lease.known_in.as_ref() == Some(&generation);
+            let is_known = |ended: &EndedLease| ended.lease.known_in.as_ref() == Some(&generation);
             let Some(mut ended) = self.ended(id) else { return Ok(()) };
             let mut guard = None;
             if !is_known(&ended) {
@@ -52,7 +52,7 @@ impl RedisCounters {
         Err(StoreError::Busy)
     }
 
-    fn ended(&self, id: RequestId) -> Option<Ended> {
+    fn ended(&self, id: RequestId) -> Option<EndedLease> {
         self.state().ended.get(&id).cloned()
     }
 
