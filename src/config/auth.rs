@@ -78,10 +78,7 @@ pub(super) fn read_auth(reader: &mut Reader) -> Auth {
         secret: None,
         entrance: None,
     };
-    if !auth.secret_env.is_empty() && !auth.secret_file.is_empty() {
-        let message = format!("is set together with {}; keep one", keys.name("secret_env"));
-        keys.refuse("secret_file", message);
-    }
+    keys.refuse_both("secret_env", "secret_file");
     auth
 }
 

@@ -112,10 +112,7 @@ pub(super) fn read(reader: &mut Reader) -> Events {
         secret_file: keys.text("secret_file", file),
         secret: None,
     };
-    if !events.secret_env.is_empty() && !events.secret_file.is_empty() {
-        let message = format!("is set together with {}; keep one", keys.name("secret_env"));
-        keys.refuse("secret_file", message);
-    }
+    keys.refuse_both("secret_env", "secret_file");
     events
 }
 

@@ -591,6 +591,18 @@ impl<'p> Keys<'_, 'p> {
         self.reader.refuse(&path, message);
     }
 
+    /// Refuses `second` if both are written.
+    pub(super) fn refuse_both(&mut self, first: &'static str, second: &'static str) {
+        let is_given = |name| {
+            let value = self.reader.value(&self.path(name));
+            value.and_then(Value::as_str).is_some_and(|text| !text.is_empty())
+        };
+        if is_given(first) && is_given(second) {
+            let message = format!("is set together with {}; keep one of them", self.name(first));
+            self.refuse(second, message);
+        }
+    }
+
     /// Returns the full name of `name`.
     pub(super) fn name(&self, name: &'static str) -> String {
         label(&self.path(name))

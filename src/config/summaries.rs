@@ -96,6 +96,7 @@ pub(super) fn read(reader: &mut Reader) -> Summaries {
         max_bytes: keys.get("max_bytes"),
         max_day: keys.get("max_usd_per_day"),
     };
+    keys.refuse_both("api_key_env", "api_key_file");
     agree(reader, &summaries);
     summaries
 }
@@ -112,10 +113,6 @@ fn agree(reader: &mut Reader, summaries: &Summaries) {
         let message = "is set, but summaries.model is \"same\": a request's own model is called at \
                        the request's upstream. Name a model of this upstream, or remove the URL";
         reader.refuse(&["summaries", "url"], message);
-    }
-    if !summaries.api_key_env.is_empty() && !summaries.api_key_file.is_empty() {
-        let message = "is set together with summaries.api_key_env; keep one of them";
-        reader.refuse(&["summaries", "api_key_file"], message);
     }
     let has_key = !summaries.api_key_env.is_empty() || !summaries.api_key_file.is_empty();
     if has_key && summaries.url.is_empty() {

@@ -200,11 +200,7 @@ fn read(keys: &mut Keys<'_, '_>) -> Upstream {
         header_envs: keys.texts("header_envs", secret).unwrap_or_default(),
         secret_headers: Vec::new(),
     };
-    if !upstream.api_key_env.is_empty() && !upstream.api_key_file.is_empty() {
-        let message =
-            format!("is set together with {}; keep one of them", keys.name("api_key_env"));
-        keys.refuse("api_key_file", message);
-    }
+    keys.refuse_both("api_key_env", "api_key_file");
     let headers = upstream.headers.iter().chain(&upstream.header_envs);
     let mut names: Vec<String> = headers.map(|(name, _)| name.clone()).collect();
     if names.len() > MAX_HEADERS {

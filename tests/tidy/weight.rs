@@ -35,7 +35,7 @@ const MOST_LINES: &[(&str, usize)] = &[
 const MOST_IN_CIRCLE: &[(&str, &str, usize)] = &[
     ("crates/weir-engine/src/", "", 4),
     ("crates/weir-eval/src/", "", 2),
-    ("crates/weir-store/src/", "", 6),
+    ("crates/weir-store/src/", "", 4),
     // Commands that share flags in `cli`.
     ("src/", "", 35),
     ("src/", "proxy/", 2),
@@ -45,7 +45,7 @@ const SLACK_LINES: usize = 50;
 /// Maximum settings in `config/default.toml`.
 const MOST_SETTINGS: usize = 183;
 /// Maximum names that three types or more have.
-const MOST_SHARED_NAMES: usize = 28;
+const MOST_SHARED_NAMES: usize = 26;
 
 /// Returns what exceeds its ceiling, and what is so far below that the ceiling must follow.
 pub fn findings(files: &BTreeMap<String, Source>, settings: &str) -> Vec<String> {

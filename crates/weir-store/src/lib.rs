@@ -13,6 +13,7 @@ pub mod conversations;
 pub mod counters;
 mod error;
 mod files;
+mod health;
 pub mod keys;
 pub mod latency;
 pub mod ledger;

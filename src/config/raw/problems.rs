@@ -75,7 +75,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[events]\nsecret_env = \"A\"\nsecret_file = \"a\"",
-        "events.secret_file: is set together with events.secret_env; keep one",
+        "events.secret_file: is set together with events.secret_env; keep one of them",
     ),
     (
         "[traces]\nsample_ratio = 2",

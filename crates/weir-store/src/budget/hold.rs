@@ -110,7 +110,7 @@ impl Room {
 
 /// Result of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HoldVerdict {
     /// The request is sent with this output limit per choice.
     Granted { output_tokens: u64 },
     /// It may fit after other requests end.
@@ -121,11 +121,11 @@ pub enum Verdict {
 
 /// Decides whether a request is admitted to all of these budgets. With less than a whole share it waits
 /// instead of accepting less output than answers commonly use.
-pub fn decide(rooms: &[Room], ask: &Ask, share: Share) -> Verdict {
+pub fn decide(rooms: &[Room], ask: &Ask, share: Share) -> HoldVerdict {
     let fits_all =
         |tokens: u64| rooms.iter().all(|room| ask.amount(room.measure, tokens) <= room.free());
     if fits_all(ask.wanted_tokens) {
-        return Verdict::Granted { output_tokens: ask.wanted_tokens };
+        return HoldVerdict::Granted { output_tokens: ask.wanted_tokens };
     }
     let needed =
         if ask.is_flexible { ask.least_tokens.min(ask.wanted_tokens) } else { ask.wanted_tokens };
@@ -133,11 +133,11 @@ pub fn decide(rooms: &[Room], ask: &Ask, share: Share) -> Verdict {
     for (index, room) in rooms.iter().enumerate() {
         match ask.most(room.measure, room.left()) {
             Some(tokens) if tokens >= needed => ever = ever.min(tokens),
-            _ => return Verdict::Exhausted { index },
+            _ => return HoldVerdict::Exhausted { index },
         }
     }
     let most = rooms.iter().map(|room| ask.most(room.measure, room.free())).min().flatten();
-    let Some(most) = most.filter(|_| ask.is_flexible) else { return Verdict::Wait };
+    let Some(most) = most.filter(|_| ask.is_flexible) else { return HoldVerdict::Wait };
     // While much is free, an answer is not shortened to reserve the rest for others.
     let wished = match share {
         Share::All => most,
@@ -145,7 +145,7 @@ pub fn decide(rooms: &[Room], ask: &Ask, share: Share) -> Verdict {
         Share::Small => ask.enough_tokens.max(most / 8),
     };
     let target = wished.max(needed).min(ever);
-    if most < target { Verdict::Wait } else { Verdict::Granted { output_tokens: target } }
+    if most < target { HoldVerdict::Wait } else { HoldVerdict::Granted { output_tokens: target } }
 }
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_becomes_of_requests() {
-        use Verdict::{Exhausted, Granted, Wait};
+        use HoldVerdict::{Exhausted, Granted, Wait};
         let (firm, flexible) = (ask(100, 400, 50, false), ask(100, 400, 50, true));
         let money = Room { measure: Measure::NanoUsd, limit: 450_000, spent: 0, held: 0 };
         for (name, rooms, ask, expected) in [
@@ -224,10 +224,13 @@ mod tests {
     fn a_request_that_waited_to_the_end_takes_the_free_amount() {
         let flexible = ask(100, 400, 50, true);
         let rooms = [tokens(600, 0, 460)];
-        assert_eq!(decide(&rooms, &flexible, Share::All), Verdict::Granted { output_tokens: 40 });
-        assert_eq!(decide(&[tokens(600, 0, 490)], &flexible, Share::All), Verdict::Wait);
+        assert_eq!(
+            decide(&rooms, &flexible, Share::All),
+            HoldVerdict::Granted { output_tokens: 40 }
+        );
+        assert_eq!(decide(&[tokens(600, 0, 490)], &flexible, Share::All), HoldVerdict::Wait);
         let firm = ask(100, 400, 50, false);
-        assert_eq!(decide(&[tokens(600, 0, 500)], &firm, Share::All), Verdict::Wait);
+        assert_eq!(decide(&[tokens(600, 0, 500)], &firm, Share::All), HoldVerdict::Wait);
     }
 
     #[test]
@@ -241,7 +244,7 @@ mod tests {
             ([tokens(10_100, 0, 0)], true, 2048),
         ] {
             let share = Share::among(&rooms, others_wait);
-            let expected = Verdict::Granted { output_tokens: granted };
+            let expected = HoldVerdict::Granted { output_tokens: granted };
             assert_eq!(decide(&rooms, &much, share), expected, "{rooms:?}, {others_wait}");
         }
     }
@@ -253,7 +256,7 @@ mod tests {
         assert_eq!(ask.amount(Measure::NanoUsd, 10), 130_000);
         assert_eq!(
             decide(&[tokens(160, 0, 0)], &ask, Share::Small),
-            Verdict::Granted { output_tokens: 20 }
+            HoldVerdict::Granted { output_tokens: 20 }
         );
     }
 
@@ -276,14 +279,14 @@ mod tests {
         ) {
             let ask = Ask { choices, ..ask(prompt, wanted, enough, is_flexible) };
             match decide(&rooms, &ask, share) {
-                Verdict::Granted { output_tokens } => {
+                HoldVerdict::Granted { output_tokens } => {
                     prop_assert!(output_tokens <= wanted);
                     for room in &rooms {
                         let amount = ask.amount(room.measure, output_tokens);
                         prop_assert!(room.spent + room.held + amount <= room.limit);
                     }
                 }
-                Verdict::Wait => {
+                HoldVerdict::Wait => {
                     prop_assert!(rooms.iter().any(|room| room.held > 0));
                     // However much of the holds is spent, the last remaining request gets a
                     // definite answer.
@@ -292,11 +295,11 @@ mod tests {
                         .iter()
                         .map(|room| Room { held: 0, spent: room.spent + room.held, ..*room })
                         .collect();
-                    let sent = matches!(decide(&alone, &ask, share), Verdict::Granted { .. });
+                    let sent = matches!(decide(&alone, &ask, share), HoldVerdict::Granted { .. });
                     prop_assert!(sent);
-                    prop_assert!(decide(&spent, &ask, share) != Verdict::Wait);
+                    prop_assert!(decide(&spent, &ask, share) != HoldVerdict::Wait);
                 }
-                Verdict::Exhausted { index } => {
+                HoldVerdict::Exhausted { index } => {
                     let least = if is_flexible { wanted.min(16) } else { wanted };
                     let room = &rooms[index];
                     prop_assert!(ask.amount(room.measure, least) > room.left());

@@ -13,7 +13,7 @@ pub mod saved;
 pub mod scope;
 pub mod window;
 
-pub use hold::{Ask, Measure, Room, Verdict};
+pub use hold::{Ask, HoldVerdict, Measure, Room};
 pub use limit::{Budget, BudgetId};
 pub use money::NanoUsd;
 pub use price::{

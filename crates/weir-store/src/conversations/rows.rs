@@ -29,9 +29,6 @@ impl<B: Steps> Conversations for B {
             if find(sql, tenant, &name, now_ms)?.is_none() {
                 return Ok(None);
             }
-            if find(sql, tenant, &name, now_ms)?.is_none() {
-                return Ok(None);
-            }
             // A single statement, so that facts and messages are of one moment.
             let rows = sql.rows(
                 &format!(

@@ -18,10 +18,12 @@ use super::super::budgets::{Applied, Spent};
 use super::super::ledger::{Intent, RequestEnd, RequestId};
 use super::super::{Store, StoreError};
 use super::leader_lock::LeaderLock;
-use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending, read_past};
+use super::reservation::{
+    Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending, read_past,
+};
 use crate::budget::counter::{Count, Counter};
 use crate::budget::hold::{Share, decide};
-use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
+use crate::budget::{Budget, BudgetId, HoldVerdict, Room, Scope, ScopeKind, Span, Window};
 
 /// Number of counters above which empty ones are removed.
 const FORGET_ABOVE: usize = 50_000;
@@ -320,8 +322,10 @@ impl Memory {
                 };
                 let rooms: Vec<Room> = statuses.iter().map(room).collect();
                 match decide(&rooms, &wanted.ask, Share::All) {
-                    Verdict::Exhausted { index } => NoRoom::Exhausted(statuses.swap_remove(index)),
-                    Verdict::Granted { .. } | Verdict::Wait => {
+                    HoldVerdict::Exhausted { index } => {
+                        NoRoom::Exhausted(statuses.swap_remove(index))
+                    }
+                    HoldVerdict::Granted { .. } | HoldVerdict::Wait => {
                         NoRoom::Store(StoreError::Failed(LED_BY_ANOTHER.to_owned()))
                     }
                 }
@@ -400,8 +404,8 @@ impl State {
             false => Share::All,
         };
         match decide(&rooms, &wanted.ask, share) {
-            Verdict::Granted { .. } if is_behind => HoldStep::Wait,
-            Verdict::Granted { output_tokens } => {
+            HoldVerdict::Granted { .. } if is_behind => HoldStep::Wait,
+            HoldVerdict::Granted { output_tokens } => {
                 let parts = keys.into_iter().map(|(key, bucket_ms)| {
                     let held = wanted.ask.amount(key.0.measure, output_tokens);
                     Part { key, bucket_ms, held }
@@ -414,8 +418,8 @@ impl State {
                 let statuses = self.statuses(zone, &wanted.applied, wanted.begun_ms);
                 HoldStep::Done(Ok((output_tokens, statuses)))
             }
-            Verdict::Wait => HoldStep::Wait,
-            Verdict::Exhausted { index } => {
+            HoldVerdict::Wait => HoldStep::Wait,
+            HoldVerdict::Exhausted { index } => {
                 let mut all = self.statuses(zone, &wanted.applied, wanted.begun_ms);
                 HoldStep::Done(Err(NoRoom::Exhausted(all.swap_remove(index))))
             }

@@ -112,12 +112,12 @@ impl Issued {
     /// Formats it as JSON, including the secret.
     pub fn json(&self) -> String {
         #[derive(Serialize)]
-        struct Shown<'a> {
+        struct IssuedJson<'a> {
             #[serde(flatten)]
             facts: &'a KeyFacts,
             secret: &'a str,
         }
-        let shown = Shown { facts: &self.facts, secret: self.secret.expose() };
+        let shown = IssuedJson { facts: &self.facts, secret: self.secret.expose() };
         serde_json::to_string(&shown).expect("texts and numbers under fixed keys are JSON")
     }
 }

@@ -1,7 +1,6 @@
 //! Budgets in PostgreSQL: past spending, and the leader lease for counting among weirs that share the
 //! server. `store::budgets` documents the meaning.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,72 +11,18 @@ use super::super::budgets::{Spent, SpentQuery};
 use super::super::ledger::{DAY_MS, RequestId, codec};
 use super::connection::LONG_TIMEOUT;
 use super::instances::LIFETIME;
+use super::leader::{Rival, Sight};
 use super::{Postgres, instances, schema};
 use crate::budget::{Measure, ScopeKind};
 use crate::sql::stored;
 
-/// Validity of the leader lease without renewal. No other weir takes it within twice that time.
-const LEASE: Duration = Duration::from_secs(5);
 /// Name of the leader in `weir_meta`.
 const LEADER: &str = "counting";
 
 /// Pause between two looks at a lease whose holder may have ended.
 const RIVAL_POLL: Duration = Duration::from_millis(250);
-/// A living weir is seen more often than this.
-const MAX_SILENCE_MS: i64 = 4000;
 /// Maximum time to wait for the lease of a weir that may have ended. Longer than its lifetime.
 const MAX_WAIT: Duration = Duration::from_secs(15);
-
-/// The leader lease as this weir knows it.
-#[derive(Default)]
-pub(super) struct LeaderLease {
-    /// When this weir last obtained it; `None` if never.
-    obtained: Mutex<Option<Instant>>,
-    /// Lets one request at a time ask for it. Others take over its outcome.
-    rival: tokio::sync::Mutex<Rival>,
-}
-
-/// Another weir that has the lease.
-#[derive(Default)]
-struct Rival {
-    id: Vec<u8>,
-    /// When it was last seen at the first look.
-    first_seen_us: i64,
-    /// Last outcome of asking for the lease.
-    last: Option<(Instant, Result<bool, StoreError>)>,
-}
-
-/// A look at the holder of the lease, by the server's clock.
-struct Sight {
-    holder: Vec<u8>,
-    seen_us: i64,
-    silent_ms: i64,
-}
-
-impl Rival {
-    /// Whether the holder lives: it was seen again since the first look at it, and a moment ago.
-    fn lives(&mut self, sight: Sight) -> bool {
-        if self.id != sight.holder {
-            (self.id, self.first_seen_us) = (sight.holder, sight.seen_us);
-        }
-        sight.seen_us > self.first_seen_us && sight.silent_ms < MAX_SILENCE_MS
-    }
-}
-
-impl LeaderLease {
-    fn obtained(&self) -> Option<Instant> {
-        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn obtain(&self, asked_at: Instant) {
-        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
-    }
-
-    /// Whether this weir has it without asking again.
-    fn is_fresh(&self) -> bool {
-        self.obtained().is_some_and(|obtained| obtained.elapsed() < LEASE)
-    }
-}
 
 impl Postgres {
     /// Returns totals of ended requests, and open requests.

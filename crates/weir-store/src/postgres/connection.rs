@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 
 use super::super::{OpenError, StoreError};
 use super::address::Address;
-use crate::latency::{Latencies, Latency};
+use crate::health::Health;
 
 /// Timeout of a statement that a request waits for.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -128,65 +128,9 @@ impl From<ServerFailure> for OpenError {
     }
 }
 
-/// Health of the server, shared by all callers.
-#[derive(Default)]
-pub(super) struct Health {
-    is_failing: AtomicBool,
-    successes: AtomicU64,
-    failures: AtomicU64,
-    latency: Latency,
-}
-
-impl Health {
-    /// Records the duration of an operation.
-    pub(super) fn took(&self, took: Duration) {
-        self.latency.note(took);
-    }
-
-    /// Returns the durations of operations.
-    pub(super) fn latencies(&self) -> Latencies {
-        self.latency.read()
-    }
-
-    pub(super) fn is_failing(&self) -> bool {
-        self.is_failing.load(Ordering::Relaxed)
-    }
-
-    /// Returns the numbers of successful and failed operations.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.successes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
-    }
-
-    /// Returns the current timeout: short while the server does not answer.
-    pub(super) fn timeout(&self) -> Duration {
-        if self.is_failing() { TIMEOUT / 5 } else { TIMEOUT }
-    }
-
-    /// Records an outcome, and logs the first failure after a success and the first success after a
-    /// failure.
-    pub(super) fn report(&self, outcome: Result<(), &StoreError>) {
-        let count = if outcome.is_ok() { &self.successes } else { &self.failures };
-        count.fetch_add(1, Ordering::Relaxed);
-        match outcome {
-            Ok(()) => {
-                if self.is_failing() && self.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!(target: "weir::store", "the store can be used again");
-                }
-            }
-            // These say nothing about the server.
-            Err(StoreError::TooLarge { .. } | StoreError::Closed) => {}
-            Err(error) => {
-                if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
-                        target: "weir::store",
-                        %error,
-                        "the store cannot be used; ledger.on_failure decides whether requests are \
-                         sent anyway"
-                    );
-                }
-            }
-        }
-    }
+/// Returns the current timeout: short while the server does not answer.
+pub(super) fn timeout(health: &Health) -> Duration {
+    if health.is_failing() { TIMEOUT / 5 } else { TIMEOUT }
 }
 
 /// A connection. Dropping it closes it at once, even during a statement.
@@ -209,7 +153,7 @@ impl Connection {
     ) -> Result<Self, ServerFailure> {
         // The timeout includes name resolution, and a server that accepts but does not answer.
         let connecting = address.config.connect(address.tls.clone());
-        let connected = tokio::time::timeout(health.timeout(), connecting).await;
+        let connected = tokio::time::timeout(timeout(health), connecting).await;
         let (client, mut connection) = connected.map_err(|_| ServerFailure::TimedOut)??;
         let changed = Arc::clone(changed);
         let driver = tokio::spawn(async move {
@@ -245,7 +189,7 @@ impl Connection {
 
     /// Runs statements without parameters.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), ServerFailure> {
-        self.within(self.health.timeout(), self.client.batch_execute(sql)).await
+        self.within(timeout(&self.health), self.client.batch_execute(sql)).await
     }
 
     /// Returns the rows of a statement.
@@ -258,7 +202,7 @@ impl Connection {
             let statement = self.prepared(sql).await?;
             self.client.query(&statement, params).await
         };
-        self.within(self.health.timeout(), answer).await
+        self.within(timeout(&self.health), answer).await
     }
 
     /// Returns the single row of a statement.
@@ -290,7 +234,7 @@ impl Connection {
             let statement = self.prepared(sql).await?;
             self.client.execute(&statement, params).await
         };
-        self.within(self.health.timeout(), answer).await
+        self.within(timeout(&self.health), answer).await
     }
 
     /// Begins a transaction. Without [`Self::commit`] or [`Self::roll_back`], the connection is not
@@ -314,7 +258,7 @@ impl Connection {
 
     /// Prepares a statement in advance, so that it can be pipelined.
     pub(super) async fn prepare(&self, sql: &str) -> Result<(), ServerFailure> {
-        self.within(self.health.timeout(), self.prepared(sql)).await.map(drop)
+        self.within(timeout(&self.health), self.prepared(sql)).await.map(drop)
     }
 
     async fn prepared(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::StoreError;
-use super::connection::{Connection, ServerFailure};
+use super::connection::{Connection, ServerFailure, timeout};
 use super::group_write::{self, UsageCache, WriteGroup};
 use super::{Postgres, ServerState, instances, watch};
 
@@ -197,7 +197,7 @@ impl GroupWriter {
             }
         };
         let records = WriteGroup::decode(self.shared.instance, records);
-        let timeout = self.shared.pool.health().timeout();
+        let timeout = timeout(self.shared.pool.health());
         let writing = group_write::write(&connection, &mut self.usage_cache, &records);
         let written = tokio::time::timeout(timeout, writing).await;
         let written = written.map_err(|_| ServerFailure::TimedOut)?;

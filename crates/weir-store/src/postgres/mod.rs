@@ -9,6 +9,7 @@ mod connection;
 mod group_write;
 mod instances;
 mod journal;
+mod leader;
 mod pool;
 mod queries;
 mod replica;
@@ -28,9 +29,9 @@ use tokio::time::Instant;
 
 use super::{OpenError, SECRET_BYTES, StoreError};
 use address::Address;
-use budgets::LeaderLease;
 use connection::Connection;
 use journal::Queues;
+use leader::LeaderLease;
 use pool::Pool;
 use replica::Replicas;
 use watch::ChangeCount;
@@ -137,7 +138,7 @@ impl Postgres {
         let done = self.0.runtime.spawn(async move {
             let begun = Instant::now();
             let done = work.await;
-            shared.pool.health().took(begun.elapsed());
+            shared.pool.health().latency.note(begun.elapsed());
             shared.pool.health().report(done.as_ref().map(drop));
             done
         });

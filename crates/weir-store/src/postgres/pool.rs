@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use super::super::StoreError;
 use super::address::Address;
-use super::connection::{Connection, Health, ServerFailure};
+use super::connection::{Connection, ServerFailure, timeout};
+use crate::health::Health;
 
 /// Maximum number of connections.
 const CONNECTIONS: usize = 4;
@@ -58,7 +59,11 @@ impl Pool {
     pub(super) fn new(address: Address) -> Self {
         Self {
             address,
-            health: Arc::default(),
+            health: Arc::new(Health::new(
+                "the store cannot be used; ledger.on_failure decides whether requests are sent \
+                 anyway",
+                "the store can be used again",
+            )),
             changed: Arc::default(),
             idle: Mutex::default(),
             places: Semaphore::new(CONNECTIONS),
@@ -103,7 +108,7 @@ impl Pool {
         &'a self,
         long_place: Option<SemaphorePermit<'a>>,
     ) -> Result<LeasedConnection<'a>, StoreError> {
-        let waited = tokio::time::timeout(self.health.timeout(), self.places.acquire()).await;
+        let waited = tokio::time::timeout(timeout(&self.health), self.places.acquire()).await;
         let place = waited.map_err(|_| ServerFailure::TimedOut)?.map_err(|_| StoreError::Closed)?;
         let idle = loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -57,7 +57,7 @@ impl Values for Postgres {
     fn activity(&self) -> Activity {
         let shared = &self.0.shared;
         let (writes, failed_writes) = shared.pool.health().counts();
-        let (queued, transactions) = (shared.queues.waiting(), shared.pool.health().latencies());
+        let (queued, transactions) = (shared.queues.waiting(), shared.pool.health().latency.read());
         Activity { writes, failed_writes, queued, transactions, ..Activity::default() }
     }
 

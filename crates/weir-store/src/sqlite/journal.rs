@@ -8,12 +8,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
+use super::log::{checkpoint_all, note_written, settle_directly};
 use super::{Sqlite, backup, lookup, prune, rows, spent};
 use crate::StoreError;
 use crate::backend::Journal;
 use crate::budgets::{Spent, SpentQuery};
 use crate::ledger::{Intent, RequestEnd, RequestId, Settlement};
-use crate::wal::{checkpoint_all, note_written, record, settle_directly};
+use crate::wal::record;
 
 #[async_trait]
 impl Journal for Sqlite {

@@ -7,6 +7,7 @@ mod change_counter;
 mod changes;
 mod conversations;
 mod journal;
+mod log;
 mod lookup;
 mod prune;
 mod readers;

@@ -6,10 +6,10 @@ use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, params_from_iter};
 
 use super::change_counter::{ChangeCounter, count_change, version};
+use super::log::checkpoint_all;
 use super::{Sqlite, conversations};
 use crate::StoreError;
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps};
-use crate::wal::checkpoint_all;
 
 /// A connection on which steps run.
 pub(super) struct OnConnection<'a> {

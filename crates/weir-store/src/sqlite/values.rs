@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::log::checkpoint_all;
 use super::readers::Readers;
 use super::sync::Dirty;
 use super::{Sqlite, stored, sync};
 use crate::backend::Values;
 use crate::conversations;
 use crate::values::check;
-use crate::wal::checkpoint_all;
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 
 /// Maximum expired entries deleted per transaction, so that others do not wait long.

@@ -1,7 +1,6 @@
 //! Single writer: one connection, one transaction at a time. A thread runs all queued work in one
 //! transaction, so that many callers share a commit. The work is opaque here.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::sync::Dirty;
-use crate::latency::Latency;
+use crate::health::Health;
 use crate::{Activity, OpenError, StoreError};
 
 /// How long the thread waits for another process's transaction.
@@ -38,12 +37,9 @@ pub(crate) struct Writer {
 /// State shared by the thread and the handles.
 pub(crate) struct WriterState {
     connection: Mutex<Connection>,
-    is_failing: AtomicBool,
+    health: Health,
     /// Notified of each commit that is not on disk yet; `None` if commits wait for the disk.
     dirty: Option<Dirty>,
-    writes: AtomicU64,
-    failed_writes: AtomicU64,
-    latency: Latency,
 }
 
 impl WriterState {
@@ -68,7 +64,7 @@ impl WriterState {
 
     /// Returns the timeout for other processes.
     fn busy_timeout(&self) -> Duration {
-        if self.is_failing.load(Ordering::Relaxed) { PROBE_TIMEOUT } else { BUSY_TIMEOUT }
+        if self.health.is_failing() { PROBE_TIMEOUT } else { BUSY_TIMEOUT }
     }
 
     /// Runs `work` in the open transaction, and ends it.
@@ -89,34 +85,12 @@ impl WriterState {
         committed.and(done)
     }
 
-    /// Records an outcome, and logs the first failure after a success and the first success after a
-    /// failure.
+    /// Records an outcome.
     fn report(&self, outcome: Result<(), &StoreError>) {
-        let count = if outcome.is_ok() { &self.writes } else { &self.failed_writes };
-        count.fetch_add(1, Ordering::Relaxed);
-        match outcome {
-            Ok(()) => {
-                if let Some(dirty) = &self.dirty {
-                    dirty.note();
-                }
-                // Usually nothing changes, and reading is cheaper.
-                if self.is_failing.load(Ordering::Relaxed)
-                    && self.is_failing.swap(false, Ordering::Relaxed)
-                {
-                    tracing::info!(target: "weir::store", "the store can be written again");
-                }
-            }
-            Err(error) => {
-                if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
-                        target: "weir::store",
-                        %error,
-                        "the store cannot be written; ledger.on_failure decides whether requests \
-                         are sent anyway"
-                    );
-                }
-            }
+        if let (Ok(()), Some(dirty)) = (outcome, &self.dirty) {
+            dirty.note();
         }
+        self.health.report(outcome);
     }
 }
 
@@ -138,11 +112,12 @@ impl Writer {
         let (queue, waiting) = mpsc::channel(QUEUE_LENGTH);
         let shared = Arc::new(WriterState {
             connection: Mutex::new(connection),
-            is_failing: AtomicBool::new(false),
+            health: Health::new(
+                "the store cannot be written; ledger.on_failure decides whether requests are sent \
+                 anyway",
+                "the store can be written again",
+            ),
             dirty,
-            writes: AtomicU64::new(0),
-            failed_writes: AtomicU64::new(0),
-            latency: Latency::default(),
         });
         let own = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -156,16 +131,17 @@ impl Writer {
 
     /// Returns whether the last transaction failed.
     pub(crate) fn is_failing(&self) -> bool {
-        self.shared.is_failing.load(Ordering::Relaxed)
+        self.shared.health.is_failing()
     }
 
     /// Returns the write activity so far, and the queued work.
     pub(crate) fn activity(&self) -> Activity {
+        let (writes, failed_writes) = self.shared.health.counts();
         Activity {
-            writes: self.shared.writes.load(Ordering::Relaxed),
-            failed_writes: self.shared.failed_writes.load(Ordering::Relaxed),
+            writes,
+            failed_writes,
             queued: (QUEUE_LENGTH - self.queue.capacity()) as u64,
-            transactions: self.shared.latency.read(),
+            transactions: self.shared.health.latency.read(),
             ..Activity::default()
         }
     }
@@ -240,7 +216,7 @@ fn write(shared: &WriterState, mut waiting: mpsc::Receiver<Work>) {
         let outcome =
             transaction(&connection, shared.busy_timeout(), first, &mut waiting, &mut replies);
         drop(connection);
-        shared.latency.note(begun.elapsed());
+        shared.health.latency.note(begun.elapsed());
         shared.report(outcome.as_ref().copied());
         for reply in replies {
             reply(outcome.clone());

@@ -19,12 +19,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use crate::files::{create_private, sync_folder};
-use crate::latency::Latency;
+use crate::health::Health;
 use crate::ledger::RequestId;
 use crate::{Activity, StoreError};
 use instances::{SegmentFile, segment_path};
 use segment::{ClosedSegment, Segment, Tail, is_unlinked};
-pub(crate) use session::{Session, checkpoint_all, note_written, settle_directly};
+pub(crate) use session::Session;
 
 /// Maximum number of segments at the usual size: the current one, and closed ones that are not
 /// checkpointed yet.
@@ -50,7 +50,7 @@ pub(crate) struct RequestLog {
     max_bytes: u64,
     inner: Mutex<LogState>,
     is_dirty: AtomicBool,
-    is_failing: AtomicBool,
+    health: Health,
     /// Whether its file was removed.
     is_lost: AtomicBool,
     /// Whether to close the current segment soon.
@@ -60,10 +60,7 @@ pub(crate) struct RequestLog {
     is_checkpoint_requested: AtomicBool,
     /// Bytes in closed segments that are still to be checkpointed or deleted.
     closed_bytes: AtomicU64,
-    writes: AtomicU64,
-    failed_writes: AtomicU64,
     checkpoints: AtomicU64,
-    latency: Latency,
 }
 
 #[derive(Default)]
@@ -90,16 +87,16 @@ impl RequestLog {
             max_bytes,
             inner: Mutex::new(LogState { tail, ..LogState::default() }),
             is_dirty: AtomicBool::new(false),
-            is_failing: AtomicBool::new(false),
+            health: Health::new(
+                "requests cannot be recorded; ledger.on_failure decides whether they are sent anyway",
+                "requests can be recorded again",
+            ),
             is_lost: AtomicBool::new(false),
             must_rotate: AtomicBool::new(false),
             is_checkpoint_due: AtomicBool::new(false),
             is_checkpoint_requested: AtomicBool::new(false),
             closed_bytes: AtomicU64::new(0),
-            writes: AtomicU64::new(0),
-            failed_writes: AtomicU64::new(0),
             checkpoints: AtomicU64::new(0),
-            latency: Latency::default(),
         }
     }
 
@@ -124,7 +121,7 @@ impl RequestLog {
 
     /// Returns whether the last write failed, or the file was removed.
     pub(crate) fn is_failing(&self) -> bool {
-        self.is_failing.load(Ordering::Relaxed) || self.is_lost.load(Ordering::Relaxed)
+        self.health.is_failing() || self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Writes the record that opens a request.
@@ -177,38 +174,22 @@ impl RequestLog {
         } else {
             let begun = Instant::now();
             let appended = inner.tail.append(record);
-            self.latency.note(begun.elapsed());
+            self.health.latency.note(begun.elapsed());
             appended
         };
         if self.folder.is_none() && bytes > MEMORY_BYTES as u64 {
             self.is_checkpoint_due.store(true, Ordering::Relaxed);
         }
-        let count = if written.is_ok() { &self.writes } else { &self.failed_writes };
-        count.fetch_add(1, Ordering::Relaxed);
-        match &written {
-            Ok(()) => {
-                self.is_dirty.store(true, Ordering::Release);
-                if self.is_failing.load(Ordering::Relaxed)
-                    && self.is_failing.swap(false, Ordering::Relaxed)
-                {
-                    tracing::info!(target: "weir::store", "requests can be recorded again");
-                }
-            }
-            Err(error) => self.report(error),
+        if written.is_ok() {
+            self.is_dirty.store(true, Ordering::Release);
         }
+        self.health.report(written.as_ref().copied());
         written
     }
 
     /// Logs a failure, once.
     pub(crate) fn report(&self, error: &StoreError) {
-        if !self.is_failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                target: "weir::store",
-                %error,
-                "requests cannot be recorded; ledger.on_failure decides whether they are sent \
-                 anyway"
-            );
-        }
+        self.health.fail(error);
     }
 
     /// Returns whether there is so much in memory that the caller should start a checkpoint. Returns
@@ -237,11 +218,12 @@ impl RequestLog {
             std::cmp::Ordering::Equal => bytes.saturating_sub(inner.checkpoint.bytes),
             std::cmp::Ordering::Greater => bytes,
         };
+        let (writes, failed_writes) = self.health.counts();
         Activity {
-            writes: self.writes.load(Ordering::Relaxed),
-            failed_writes: self.failed_writes.load(Ordering::Relaxed),
+            writes,
+            failed_writes,
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
-            appends: self.latency.read(),
+            appends: self.health.latency.read(),
             log_bytes: segments.chain([(segment, bytes)]).map(pending).sum(),
             ..Activity::default()
         }

@@ -9,16 +9,11 @@ use rusqlite::Connection;
 use tokio::sync::OnceCell;
 
 use super::RequestLog;
-use super::checkpoint::{self, CheckpointProgress};
+use super::checkpoint;
 use super::instances::Instance;
-use super::record::Remainder;
-use crate::sqlite::Sqlite;
 use crate::sqlite::totals::DayRows;
 use crate::sqlite::writer::WriterState;
 use crate::{OpenError, StoreError, StoreOptions};
-
-/// Maximum transactions to catch up with other processes' records: more than a log can require.
-const MAX_ROUNDS: usize = 1000;
 
 /// Journal state shared by all handles on one store.
 pub(crate) struct Session {
@@ -26,7 +21,7 @@ pub(crate) struct Session {
     pub log: RequestLog,
     /// Set once the instance's lock is held and its log exists.
     started: OnceCell<()>,
-    pub(super) day_rows: DayRows,
+    pub(crate) day_rows: DayRows,
     /// Whether there may be finished log files that are not deleted yet.
     pub(super) has_finished: AtomicBool,
 }
@@ -108,55 +103,4 @@ impl Session {
     pub(crate) fn retry_finished(&self) {
         self.has_finished.store(true, Ordering::Relaxed);
     }
-}
-
-/// Schedules a move of recorded requests into the tables.
-pub(crate) fn note_written(sqlite: &Sqlite) {
-    sqlite.note_written();
-    if sqlite.session().log.should_checkpoint()
-        && let Ok(runtime) = tokio::runtime::Handle::try_current()
-    {
-        let sqlite = sqlite.clone();
-        runtime.spawn(async move { checkpoint_all(&sqlite).await });
-    }
-}
-
-/// Moves all processes' records into the tables. If that fails, the tables lag slightly, which is
-/// better than no answer; the writer has logged it.
-pub(crate) async fn checkpoint_all(sqlite: &Sqlite) {
-    let session = sqlite.session();
-    for _ in 0..MAX_ROUNDS {
-        let own = Arc::clone(session);
-        let is_pending =
-            sqlite.read(move |connection| checkpoint::is_pending(connection, &own)).await;
-        if is_pending == Ok(false) {
-            break;
-        }
-        let own = Arc::clone(session);
-        let progress = sqlite.write(move |connection| checkpoint::all(connection, &own)).await;
-        let Ok(CheckpointProgress { own, has_more }) = progress else { break };
-        session.log.advance_checkpoint(own);
-        if !has_more {
-            break;
-        }
-    }
-    session.log.note_checkpoint_tried();
-}
-
-/// Writes the row of a request that was not opened here: an ended process's, one that could not be
-/// recorded, or one that is already settled. After all records are moved, the tables decide.
-pub(crate) async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<bool, StoreError> {
-    let session = Arc::clone(sqlite.session());
-    let settle = move |connection: &Connection| {
-        let mut progress = checkpoint::all(connection, &session)?;
-        while progress.has_more {
-            progress = checkpoint::all(connection, &session)?;
-        }
-        let applied =
-            checkpoint::apply(connection, &session.day_rows, &record, Remainder::Nothing, true)?;
-        Ok((progress.own, applied.new_rows > 0))
-    };
-    let (own, is_new) = sqlite.write(settle).await?;
-    sqlite.session().log.advance_checkpoint(own);
-    Ok(is_new)
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::super::budgets::Applied;
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
-use super::super::{Owner, Spending};
+use super::super::reservation::{Owner, Spending};
 use super::queue::Queue;
 use crate::budget::{Scope, ScopeKind, Window};
 

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use super::super::super::budgets::{Applied, Spent};
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::super::{Store, StoreError};
-use super::super::{Owner, read_past};
+use super::super::reservation::{Owner, read_past};
 use super::lease::{bucket_of, name_of, read_id, scopes};
 use super::scripts::{BEGIN, COVER, FINISH, SEEN};
 use super::{BATCH, RedisCounters, is_stale, ms, random};

@@ -47,10 +47,10 @@ use super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::redis::Redis;
 use super::super::{Store, StoreError};
 use super::memory::Memory;
-use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
+use super::reservation::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::Count;
 use crate::budget::hold::{Share, decide};
-use crate::budget::{Room, Verdict};
+use crate::budget::{HoldVerdict, Room};
 use call::{is_stale, random, unexpected_reply};
 use lease::{Grant, Lease, State, bucket_of, name_of, scopes};
 use load::Uncovered;
@@ -236,8 +236,8 @@ impl RedisCounters {
             .map(|(applied, status)| room((applied, &Count { held: 0, ..status.count })))
             .collect();
         match decide(&rooms, &wanted.ask, Share::All) {
-            Verdict::Exhausted { index } => Some(NoRoom::Exhausted(all.swap_remove(index))),
-            Verdict::Granted { .. } | Verdict::Wait => None,
+            HoldVerdict::Exhausted { index } => Some(NoRoom::Exhausted(all.swap_remove(index))),
+            HoldVerdict::Granted { .. } | HoldVerdict::Wait => None,
         }
     }
 
@@ -330,9 +330,9 @@ impl RedisCounters {
                 false => Share::All,
             };
             match decide(&rooms, &wanted.ask, share) {
-                Verdict::Granted { output_tokens: less } if may_hold => output_tokens = less,
-                Verdict::Granted { .. } | Verdict::Wait => return Ok(ReserveStep::Wait),
-                Verdict::Exhausted { index } => {
+                HoldVerdict::Granted { output_tokens: less } if may_hold => output_tokens = less,
+                HoldVerdict::Granted { .. } | HoldVerdict::Wait => return Ok(ReserveStep::Wait),
+                HoldVerdict::Exhausted { index } => {
                     let mut all = statuses(&wanted.applied, &counts);
                     return Ok(ReserveStep::Done(Err(NoRoom::Exhausted(all.swap_remove(index)))));
                 }
