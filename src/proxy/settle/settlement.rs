@@ -324,6 +324,7 @@ mod tests {
             max_input_tokens: 100_000,
         };
         Known {
+            picture_nano_usd: None,
             compaction: Some(compaction),
             counted_tokens: Some(900),
             held: None,
