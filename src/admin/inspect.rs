@@ -12,7 +12,7 @@ use crate::proxy::plan::inspect::{
 };
 use crate::proxy::settle::recent::{RecentConversation, RecentConversations};
 use weir_engine::wire::Protocol;
-use weir_eval::recorded::{self, Recorded};
+use weir_eval::recorded::{self, Found, Recorded, TextForm};
 
 /// Path of inspections.
 pub(super) const PATH: &str = "/admin/v1/inspect";
@@ -191,10 +191,11 @@ impl AdminState {
         };
         let inspector = proxy().inspector();
         let inspected = inspector.run(move |plans| {
-            let found = recorded::read(&asked.text, protocol);
-            let (form, mut found) = match found {
-                Ok(found) => found,
-                Err(said) => return Ok(Err(said)),
+            let (form, mut found) = match recorded::read(&asked.text, protocol) {
+                Ok(Found { form: TextForm::Trace, left_out: Some(said), .. }) | Err(said) => {
+                    return Ok(Err(said));
+                }
+                Ok(found) => (found.form, found.recorded),
             };
             let conversations = listed(&found);
             let place = asked.conversation;

@@ -13,7 +13,7 @@ use super::explain;
 use super::on_all_cores::on_all_cores;
 use super::progress::Progress;
 use crate::config::{Config, Priced};
-use weir_eval::recorded::{self, KNOWN_FORMS, Recorded, TextForm};
+use weir_eval::recorded::{self, KNOWN_FORMS, Recorded};
 use weir_eval::savings::{Folded, Savings, examine, fold, limits_below};
 use weir_store::budget::Price;
 
@@ -119,14 +119,6 @@ struct FoundFile {
     is_named: bool,
 }
 
-/// What a file has.
-struct Contents {
-    form: TextForm,
-    recorded: Vec<Recorded>,
-    /// Whether its last line is half written, and left out.
-    is_cut: bool,
-}
-
 /// Runs `weir savings …`.
 pub(super) fn run(args: &SavingsArgs) -> Result<(), String> {
     let config = explain::configuration(args.config.as_deref())?;
@@ -205,7 +197,7 @@ fn print_notes(notes: &[String]) {
     }
 }
 
-fn listed(contents: &[(&FoundFile, Contents)]) -> String {
+fn listed(contents: &[(&FoundFile, recorded::Found)]) -> String {
     let mut text = format!("{:12}{:>14}{:>12}  file\n", "format", "conversations", "kB");
     for (found, own) in contents {
         let _ = writeln!(
@@ -214,10 +206,15 @@ fn listed(contents: &[(&FoundFile, Contents)]) -> String {
             own.form.name(),
             own.recorded.len(),
             found.bytes.div_ceil(1000),
-            found.path.display()
+            shown(&found.path)
         );
     }
     text
+}
+
+/// Returns the name of a file for a terminal, which would obey control characters in it.
+fn shown(path: &Path) -> String {
+    path.display().to_string().replace(char::is_control, "?")
 }
 
 /// Returns the files to read: those named, those in named folders, or those of agents.
@@ -238,7 +235,7 @@ fn find(named: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FoundFile>, St
     }
     for path in named {
         let metadata = std::fs::metadata(path)
-            .map_err(|error| format!("{}: {}", path.display(), super::reason(&error)))?;
+            .map_err(|error| format!("{}: {}", shown(path), super::reason(&error)))?;
         match metadata.is_dir() {
             true => search(path, 0, &mut found),
             false => {
@@ -296,7 +293,7 @@ fn read_all<'f>(
     found: &'f [FoundFile],
     is_shown: bool,
     notes: &mut Vec<String>,
-) -> Result<Vec<(&'f FoundFile, Contents)>, String> {
+) -> Result<Vec<(&'f FoundFile, recorded::Found)>, String> {
     let progress = Progress::new(is_shown, "reading", found.len() as u64);
     let read = on_all_cores(found.len(), |place| {
         let contents = read(&found[place].path);
@@ -306,12 +303,10 @@ fn read_all<'f>(
     drop(progress);
     let mut all = Vec::new();
     for (own, read) in found.iter().zip(read) {
-        let name = own.path.display();
+        let name = shown(&own.path);
         match read {
             Ok(contents) => {
-                if contents.is_cut {
-                    notes.push(format!("{name}: the last line is half written, and left out"));
-                }
+                notes.extend(contents.left_out.iter().map(|own| format!("{name}: {own}")));
                 all.push((own, contents));
             }
             Err(error) if own.is_named => return Err(format!("{name}: {error}")),
@@ -321,23 +316,9 @@ fn read_all<'f>(
     Ok(all)
 }
 
-fn read(path: &Path) -> Result<Contents, String> {
+fn read(path: &Path) -> Result<recorded::Found, String> {
     let text = read_text(path)?;
-    let is_json = |line: &str| serde_json::from_str::<serde::de::IgnoredAny>(line).is_ok();
-    let (before, last) = text.trim_end().rsplit_once('\n').unwrap_or(("", &text));
-    match recorded::read(&text, None) {
-        Ok((form, recorded)) => {
-            let has_lines = !matches!(form, TextForm::Request | TextForm::Har);
-            let is_cut =
-                has_lines && !before.is_empty() && text.lines().count() > 1 && !is_json(last);
-            Ok(Contents { form, recorded, is_cut })
-        }
-        Err(error) => {
-            let rest = (!is_json(last)).then(|| recorded::read(before, None).ok()).flatten();
-            let (form, recorded) = rest.ok_or_else(|| refusal(&text, &error))?;
-            Ok(Contents { form, recorded, is_cut: true })
-        }
-    }
+    recorded::read(&text, None).map_err(|error| refusal(&text, &error))
 }
 
 /// Says why a text is not understood, and what was seen.

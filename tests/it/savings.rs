@@ -290,7 +290,7 @@ fn transcripts_are_found_in_the_home_folder() {
         text.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
     assert_eq!(rows, [["format", "conversations"], ["claude_code", "1"], ["codex", "1"]], "{text}");
     assert!(error.contains("notes.jsonl is left out: ") && error.contains("\"hello\""), "{error}");
-    assert!(error.contains("s.jsonl: the last line is half written, and left out"), "{error}");
+    assert!(error.contains("s.jsonl: Line 7 is not JSON"), "{error}");
 
     let (code, text, error) = home(&[]);
     assert_eq!(code, Some(0), "{error}");
@@ -319,15 +319,41 @@ fn a_session_that_was_copied_to_resume_it_counts_once() {
 }
 
 #[test]
+fn sessions_with_the_same_words_are_billed_each() {
+    let folder = Folder::new();
+    let usage =
+        json!({"input_tokens": 5, "cache_creation_input_tokens": 2000, "output_tokens": 10});
+    let session = |number: u8| {
+        let line = |kind: &str, message: Value| {
+            json!({"type": kind, "sessionId": number.to_string(), "uuid": format!("{kind}{number}"),
+                "timestamp": format!("2026-03-01T10:{number:02}:00Z"), "message": message})
+        };
+        let answer = json!({"id": format!("m{number}"), "role": "assistant",
+            "model": "claude-sonnet-4-5", "content": [{"type": "text", "text": "yes"}], "usage": usage});
+        let text = lines(&[
+            line("user", json!({"role": "user", "content": "Is the build green?"})),
+            line("assistant", answer),
+        ]);
+        folder.write(&format!("{number}.jsonl"), &text)
+    };
+    let files: Vec<String> = (0..10).map(session).collect();
+    let found = figures(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(found["nano_usd"], bill(SONNET, &[[5, 0, 2000, 0, 10]; 10]), "{found}");
+    assert_eq!([&found["conversations"], &found["requests"]], [10, 10], "{found}");
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let folder = Folder::new();
     let csv = folder.write("table.csv", "name,tokens\n");
+    let coloured = folder.write("\u{1b}[31mred.csv", "name,tokens\n");
     let broken = folder.write("broken.jsonl", "{\"a\":1}\n{\"b\"");
     for (arguments, reason) in [
         (&["/nowhere.jsonl"][..], "/nowhere.jsonl: there is no such file"),
         (&[&csv], "table.csv: This is neither"),
         (&[&csv], "It begins with \"name,tokens\". Known are request bodies"),
         (&[&broken], "broken.jsonl: This is neither"),
+        (&[&coloured], "/?[31mred.csv: This is neither"),
         (&[&csv, "--model", "nobody/knows-me"], "the price of \"nobody/knows-me\" is not known"),
         (&[&csv, "--limit", "much"], "write tokens, such as 64k"),
     ] {

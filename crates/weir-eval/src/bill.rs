@@ -2,8 +2,8 @@
 //! which are written to it, and for how long it holds them. The one place that decides this for recorded
 //! conversations; the prices and the steps above a size are those of `weir_store::budget`. Pure.
 
-use weir_engine::wire::usage::Usage;
-use weir_store::budget::price::Kind;
+use weir_engine::wire::usage::{Metered, Usage};
+use weir_store::budget::price::{Kind, Pieces, ServiceTier};
 use weir_store::budget::{Billed, Price, cost};
 
 const MINUTE_MS: u64 = 60_000;
@@ -52,8 +52,12 @@ impl CacheRules {
     pub const LASTING: Self =
         Self { least_tokens: 1024, lifetime_ms: None, is_write_priced: false };
 
-    /// Returns the rules for a model at a price.
-    pub fn of(model: &str, price: &Price) -> Self {
+    /// Returns the rules for a model at a price. Of a request without marks (`is_unmarked`) Anthropic caches
+    /// nothing; others cache all requests.
+    pub fn of(model: &str, price: &Price, is_unmarked: bool) -> Self {
+        if is_unmarked && is_of(model, "claude") {
+            return Self { least_tokens: u64::MAX, ..Self::LASTING };
+        }
         let family = FAMILIES.iter().find(|(family, _, _)| is_of(model, family));
         let (least_tokens, minutes) =
             family.map_or((1024, 5), |(_, least, minutes)| (*least, *minutes));
@@ -93,11 +97,34 @@ pub struct BilledTokens {
     /// Of the written ones, those that are kept for an hour.
     pub written_1h_tokens: u64,
     pub output_tokens: u64,
+    pub service_tier: ServiceTier,
+    /// Cost of what the size of the prompt does not change, in nano-dollars: searches, calls of the provider's
+    /// tools, and inferences within the answer.
+    pub fees_nano_usd: u64,
 }
 
 impl BilledTokens {
     /// Returns the tokens that a provider reported; `None` if it left out the prompt, or what was cached.
-    pub fn reported(usage: &Usage) -> Option<Self> {
+    pub fn reported(metered: &Metered, price: &Price) -> Option<Self> {
+        let usage = metered.usage.as_ref()?;
+        let is_fast = metered.speed.as_deref() == Some("fast");
+        let tier = if is_fast { Some("fast") } else { metered.service_tier.as_deref() };
+        let service_tier = ServiceTier::from_name(tier.unwrap_or_default());
+        let pieces = Pieces {
+            web_searches: usage.web_searches.unwrap_or(0),
+            tool_calls: usage.tool_calls.unwrap_or(0),
+            ..Pieces::default()
+        };
+        let fees = cost(price, &Billed { pieces, ..Billed::default() }).nano_usd;
+        let inner = metered.apart.iter().filter_map(|usage| {
+            let usage = Usage { cached_tokens: usage.cached_tokens.or(Some(0)), ..*usage };
+            Self::of(&usage, service_tier)
+        });
+        let fees_nano_usd = inner.fold(fees, |all, own| all.saturating_add(own.nano_usd(price)));
+        Some(Self { fees_nano_usd, ..Self::of(usage, service_tier)? })
+    }
+
+    fn of(usage: &Usage, service_tier: ServiceTier) -> Option<Self> {
         let all = [usage.cache_write_tokens, usage.cache_write_1h_tokens, usage.completion_tokens];
         let [written, written_1h, output] = all.map(|own| own.unwrap_or(0).min(MOST_TOKENS));
         let (read, written) = (usage.cached_tokens?.min(MOST_TOKENS), written.max(written_1h));
@@ -107,6 +134,8 @@ impl BilledTokens {
             written_tokens: written,
             written_1h_tokens: written_1h,
             output_tokens: output,
+            service_tier,
+            fees_nano_usd: 0,
         })
     }
 
@@ -125,7 +154,7 @@ impl BilledTokens {
             read_tokens,
             written_tokens,
             written_1h_tokens: part(written_tokens, self.written_1h_tokens, self.written_tokens),
-            output_tokens: self.output_tokens,
+            ..self
         }
     }
 
@@ -137,9 +166,10 @@ impl BilledTokens {
             cached_tokens: Some(self.read_tokens),
             cache_write_tokens: Some(self.written_tokens),
             cache_write_1h_tokens: Some(self.written_1h_tokens),
+            service_tier: self.service_tier,
             ..Billed::default()
         };
-        cost(price, &billed).nano_usd
+        cost(price, &billed).nano_usd.saturating_add(self.fees_nano_usd)
     }
 }
 
@@ -177,7 +207,10 @@ mod tests {
         ] {
             let lifetime_ms = Some(minutes * MINUTE_MS);
             let expected = CacheRules { least_tokens, lifetime_ms, is_write_priced };
-            assert_eq!(CacheRules::of(model, price), expected, "{model}");
+            assert_eq!(CacheRules::of(model, price, false), expected, "{model}");
+            let unmarked = CacheRules::of(model, price, true);
+            let is_cached = unmarked.read_tokens(1 << 20, None) > 0;
+            assert_eq!(is_cached, !model.contains("claude"), "{model} without marks");
         }
     }
 
@@ -207,6 +240,7 @@ mod tests {
             written_tokens: 1500,
             written_1h_tokens: 500,
             output_tokens: 7,
+            ..BilledTokens::default()
         };
         assert_eq!(own.resized(10_000, 8000, 8000), own, "the same size is the same bill");
         let half = own.resized(5000, 4000, 8000);
@@ -235,6 +269,7 @@ mod tests {
             written_tokens: 20_000,
             written_1h_tokens: 10_000,
             output_tokens: 1000,
+            ..BilledTokens::default()
         };
         // 80,000 read at 0.4, 10,000 written at 5 and 10,000 at 8, 1,000 of output at 20.
         assert_eq!(own.nano_usd(&price), 32_000_000 + 50_000_000 + 80_000_000 + 20_000_000);

@@ -2,17 +2,13 @@
 //! HTTP archive, or the transcript of a coding agent. Finds them and returns each as a request body. Reads no
 //! files.
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::transcripts::{LineMembers, claude_code, codex, logs, pi};
 pub use crate::transcripts::{Recorded, RecordedExchange};
-use crate::transcripts::{claude_code, codex, logs, pi};
 use weir_engine::wire::{Protocol, json};
 
-/// Number of first lines that show the form of a text.
-const PROBED_LINES: usize = 64;
-
-/// Form of a text with conversations.
+/// TextForm of a text with conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextForm {
     /// One request body, or only its messages or items.
@@ -47,32 +43,69 @@ impl TextForm {
 pub const KNOWN_FORMS: &str = "request bodies, JSON lines of conversations or requests, OpenAI batch files, \
                                LiteLLM's logs, HAR, and transcripts of Claude Code, codex or pi";
 
+/// What a text has.
+#[derive(Debug)]
+pub struct Found {
+    pub form: TextForm,
+    pub recorded: Vec<Recorded>,
+    /// Says how many lines cannot be read, and why not the first of them.
+    pub left_out: Option<String>,
+}
+
 /// Finds the conversations of `text`. `protocol` is that of requests and lines; it is recognised by
 /// their shape if absent.
 ///
 /// # Errors
 ///
-/// If the text has none of the forms, or a line cannot be read; the text names the line.
-pub fn read(text: &str, protocol: Option<Protocol>) -> Result<(TextForm, Vec<Recorded>), String> {
+/// If the text has none of the forms, or no line with a conversation.
+pub fn read(text: &str, protocol: Option<Protocol>) -> Result<Found, String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if let Ok(whole) = serde_json::from_str::<&RawValue>(text)
-        && let Some(found) = whole_text(whole.get(), protocol)
+        && let Some((form, recorded)) = whole_text(whole.get(), protocol)
     {
-        return Ok(found);
+        return Ok(Found { form, recorded, left_out: None });
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let form = lines.clone().take(PROBED_LINES).find_map(|(_, line)| form(line)).ok_or(
+    let form = lines.clone().find_map(|(_, line)| form(line)).ok_or(
         "This is neither a request body, nor JSON lines of conversations, nor a transcript of Claude \
          Code, codex or pi.",
     )?;
-    let found = match form {
-        TextForm::Request | TextForm::Trace | TextForm::Har => trace(lines, protocol)?,
-        TextForm::ClaudeCode => claude_code::conversations(&objects(lines)?),
-        TextForm::Codex => codex::conversations(&objects(lines)?),
-        TextForm::Pi => pi::conversations(&objects(lines)?),
+    let mut left_out = LeftOut::default();
+    let lines = lines.map(|(place, line)| (place + 1, line));
+    let recorded = match form {
+        TextForm::Request | TextForm::Trace | TextForm::Har => {
+            trace(lines, protocol, &mut left_out)
+        }
+        TextForm::ClaudeCode => claude_code::conversations(&objects(lines, &mut left_out)),
+        TextForm::Codex => codex::conversations(&objects(lines, &mut left_out)),
+        TextForm::Pi => pi::conversations(&objects(lines, &mut left_out)),
     };
-    match found.is_empty() {
-        true => Err("The transcript has no messages yet.".to_owned()),
-        false => Ok((form, found)),
+    let left_out = left_out.said();
+    match recorded.is_empty() {
+        true => Err(left_out.unwrap_or_else(|| "The transcript has no messages yet.".to_owned())),
+        false => Ok(Found { form, recorded, left_out }),
+    }
+}
+
+/// Lines that cannot be read.
+#[derive(Default)]
+struct LeftOut {
+    lines: usize,
+    first: Option<String>,
+}
+
+impl LeftOut {
+    fn add(&mut self, line: usize, reason: &str) {
+        self.lines += 1;
+        self.first.get_or_insert_with(|| format!("Line {line} {reason}"));
+    }
+
+    fn said(self) -> Option<String> {
+        let more = match self.lines.saturating_sub(1) {
+            0 => String::new(),
+            more => format!(" with {more} more"),
+        };
+        Some(format!("{}; it is left out{more}", self.first?))
     }
 }
 
@@ -99,70 +132,51 @@ fn whole_text(text: &str, protocol: Option<Protocol>) -> Option<(TextForm, Vec<R
     Some((TextForm::Request, vec![logs::request(text, 1, protocol)?]))
 }
 
-/// Members that show the form of a line.
-#[derive(Deserialize)]
-struct Probe<'a> {
-    #[serde(borrow)]
-    messages: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    body: Option<&'a RawValue>,
-    #[serde(borrow)]
-    request: Option<&'a RawValue>,
-    #[serde(borrow)]
-    payload: Option<&'a RawValue>,
-    #[serde(borrow)]
-    message: Option<&'a RawValue>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-}
-
+/// Returns the form that the members of a line show.
 fn form(line: &str) -> Option<TextForm> {
-    let probe: Probe<'_> = serde_json::from_str(line).ok()?;
-    let kind = probe.kind.as_deref().unwrap_or_default();
-    match probe {
-        Probe { messages: Some(_), .. } | Probe { input: Some(_), .. } => Some(TextForm::Trace),
-        Probe { body: Some(_), .. } | Probe { request: Some(_), .. } if kind.is_empty() => {
-            Some(TextForm::Trace)
-        }
-        Probe { payload: Some(_), .. } if !kind.is_empty() => Some(TextForm::Codex),
-        Probe { message: Some(_), .. } if matches!(kind, "user" | "assistant") => {
-            Some(TextForm::ClaudeCode)
-        }
-        _ if kind == "session" => Some(TextForm::Pi),
+    let raw: &RawValue = serde_json::from_str(line).ok()?;
+    let line = LineMembers::of(raw.get())?;
+    let kind = line.text("type").unwrap_or_default();
+    let has = |name| line.get(name).is_some();
+    match kind.as_str() {
+        _ if has("messages") || has("input") => Some(TextForm::Trace),
+        "" => (has("body") || has("request")).then_some(TextForm::Trace),
+        _ if has("payload") => Some(TextForm::Codex),
+        "user" | "assistant" if has("message") => Some(TextForm::ClaudeCode),
+        "session" => Some(TextForm::Pi),
         // codex wrote bare items before it wrote payloads.
-        _ if codex::is_item(kind) => Some(TextForm::Codex),
-        _ => None,
+        kind => codex::is_item(kind).then_some(TextForm::Codex),
     }
 }
 
-/// Parses each line; the last one may still be written to.
-fn objects<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<Vec<&'a RawValue>, String> {
-    let mut lines = lines.peekable();
-    let mut objects = Vec::new();
-    while let Some((number, line)) = lines.next() {
-        match serde_json::from_str(line) {
-            Ok(object) => objects.push(object),
-            Err(_) if lines.peek().is_none() => {}
-            Err(error) => return Err(format!("Line {} is not JSON: {error}.", number + 1)),
-        }
-    }
-    Ok(objects)
+/// Parses each line. The last one may still be written to, and a machine that stopped leaves a broken one.
+fn objects<'a>(
+    lines: impl Iterator<Item = (usize, &'a str)>,
+    left_out: &mut LeftOut,
+) -> Vec<&'a RawValue> {
+    let parsed = lines.filter_map(|(number, line)| {
+        let parsed = serde_json::from_str(line);
+        parsed.map_err(|error| left_out.add(number, &format!("is not JSON ({error})"))).ok()
+    });
+    parsed.collect()
 }
 
+/// Reads each line as a request or a conversation. Logs of gateways have other requests, too.
 fn trace<'a>(
     lines: impl Iterator<Item = (usize, &'a str)>,
     protocol: Option<Protocol>,
-) -> Result<Vec<Recorded>, String> {
-    let read = lines.map(|(number, line)| {
-        if let Err(error) = serde_json::from_str::<&RawValue>(line) {
-            return Err(format!("Line {} is not JSON: {error}.", number + 1));
+    left_out: &mut LeftOut,
+) -> Vec<Recorded> {
+    let mut found = Vec::new();
+    for (number, line) in lines {
+        for raw in objects(std::iter::once((number, line)), left_out) {
+            match logs::request(raw.get(), number, protocol) {
+                Some(own) => found.push(own),
+                None => left_out.add(number, "has neither messages nor input"),
+            }
         }
-        logs::request(line.trim(), number + 1, protocol)
-            .ok_or_else(|| format!("Line {} has neither messages nor input.", number + 1))
-    });
-    read.collect()
+    }
+    found
 }
 
 #[cfg(test)]
@@ -204,7 +218,8 @@ mod tests {
                 Protocol::Responses,
             ),
         ] {
-            let (found, all) = read(&text, None).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let found = read(&text, None).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let (found, all) = (found.form, found.recorded);
             let own: Vec<&str> = all.iter().map(|own| own.id.as_str()).collect();
             assert_eq!((found, own.join(",").as_str()), (form, ids), "{text}");
             assert_eq!(all[0].protocol, protocol, "{text}");
@@ -215,22 +230,42 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused_with_the_reason() {
-        let line = r#"{"id":"a","messages":[{"role":"user","content":"x"}]}"#;
         for (text, reason) in [
             ("", "neither"),
             ("hello", "neither"),
             ("{}", "neither"),
             ("7", "neither"),
-            (&format!("{line}\nx\n"), "Line 2 is not JSON"),
-            (&format!("{line}\n{{}}\n"), "Line 2 has neither"),
             (
-                "{\"type\":\"user\",\"message\":{}}\nx\n{\"type\":\"user\",\"message\":{}}",
-                "Line 2 is not JSON",
+                "{\"request\":7}\n{\"request\":8}\n",
+                "Line 1 has neither messages nor input; it is left out with 1 more",
             ),
-            ("{\"type\":\"user\",\"message\":{}}\n{\"type\":", "no messages yet"),
+            ("{\"type\":\"user\",\"message\":{}}\n{\"type\":\"user\"}", "no messages yet"),
+            ("{\"type\":\"user\",\"message\":{}}\n{\"type\":", "Line 2 is not JSON"),
         ] {
             let error = read(text, None).expect_err(text);
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_read_are_left_out_and_named() {
+        let line = r#"{"id":"a","messages":[{"role":"user","content":"x"}]}"#;
+        let said = r#"{"type":"user","message":{"role":"user","content":"x"}}"#;
+        let other = "{\"type\":\"queue-operation\"}\n".repeat(100);
+        let empty = "\0".repeat(512);
+        for (text, conversations, left_out) in [
+            (format!("{line}\nx\n{{}}\n{line}"), 2, Some("Line 2 is not JSON")),
+            (format!("{line}\n{{\"id\":\"b\"}}\n"), 1, Some("Line 2 has neither")),
+            (format!("{said}\n{empty}\n{said}\n"), 1, Some("Line 2 is not JSON")),
+            (format!("{said}\n{{\"type\":"), 1, Some("Line 2 is not JSON")),
+            (format!("\u{feff}{said}\n{said}\n"), 1, None),
+            (format!("{other}{said}\n"), 1, None),
+        ] {
+            let found = read(&text, None).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(found.recorded.len(), conversations, "{text}");
+            let said = found.left_out.as_deref();
+            let is_named = said.zip(left_out).is_some_and(|(said, own)| said.starts_with(own));
+            assert!(is_named || said == left_out, "{text}: {said:?}");
         }
     }
 }

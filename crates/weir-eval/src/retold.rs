@@ -2,6 +2,7 @@
 //! results. Their plans are the same there. Reads no files.
 
 use super::conversation::Message;
+use super::transcripts::quoted;
 use weir_engine::wire::json;
 use weir_engine::wire::message::{self, Call, Content, Part};
 use weir_engine::wire::{Protocol, Role};
@@ -113,14 +114,6 @@ fn call(call: &Call<'_>) -> String {
     format!(
         r#"{{"id":{id},"type":"function","function":{{"name":{name},"arguments":{arguments}}}}}"#
     )
-}
-
-/// Returns a text as a JSON string.
-fn quoted(text: &str) -> String {
-    let mut raw = String::from('"');
-    json::escape_into(text, &mut raw);
-    raw.push('"');
-    raw
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::recorded::{Recorded, RecordedExchange};
 use crate::retold;
+use weir_engine::wire::json;
 
 /// Bytes of a body for each token, about.
 const BYTES_A_TOKEN: u64 = 4;
@@ -15,19 +16,24 @@ const BYTES_A_TOKEN: u64 = 4;
 #[derive(Debug)]
 pub struct Folded {
     pub(super) recorded: Recorded,
-    /// Number of messages in each request; `None` if each answer had one.
+    /// Number of messages in each request, one for each exchange; `None` if each answer had one.
     pub(super) lengths: Option<Vec<usize>>,
     /// Requests that were sent twice, by their place.
     pub(super) repeats: Vec<usize>,
-    /// Number of first messages that another transcript has, too. Answers in them were given there.
-    pub(super) copied: usize,
+}
+
+/// Digests of each beginning of a conversation's messages, the shortest first, and the number of messages in
+/// each request that it reports.
+struct Beginnings {
+    digests: Vec<u64>,
+    lengths: Vec<usize>,
 }
 
 impl Folded {
     /// Size of its largest prompt in tokens: as reported, or about that of its body.
     pub fn about_tokens(&self) -> u64 {
         let exchanges = self.recorded.exchanges.iter();
-        let reported = exchanges.filter_map(|own| own.usage?.prompt_tokens).max();
+        let reported = exchanges.filter_map(RecordedExchange::prompt_tokens).max();
         reported.unwrap_or(self.recorded.body.len() as u64 / BYTES_A_TOKEN)
     }
 }
@@ -36,7 +42,15 @@ impl Folded {
 /// read, with the reason.
 pub fn fold(all: Vec<Recorded>) -> (Vec<Folded>, Vec<String>) {
     let (mut requests, mut others, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+    let mut seen = HashSet::new();
     for recorded in all {
+        // A log that is rotated or exported again has the same requests twice.
+        let named = recorded.exchanges.first().filter(|_| recorded.is_request);
+        let named = named.and_then(|own| Some((own.id.clone()?, own.at_ms?)));
+        let is_free = recorded.exchanges.first().is_some_and(|own| own.is_free);
+        if is_free || named.is_some_and(|own| !seen.insert(own)) {
+            continue;
+        }
         match chain(&recorded) {
             Ok(chain) if recorded.is_request => requests.push((recorded, chain)),
             Ok(chain) => others.push((recorded, chain)),
@@ -56,9 +70,8 @@ fn sent_ms(recorded: &Recorded) -> Option<u64> {
     recorded.exchanges.first()?.at_ms
 }
 
-/// Returns a digest of each beginning of the messages, the shortest first. Marks for the cache, which move
-/// from request to request, are not part of it.
-fn chain(recorded: &Recorded) -> Result<Vec<u64>, String> {
+/// Follows a conversation. Marks for the cache, which move from request to request, are not part of digests.
+fn chain(recorded: &Recorded) -> Result<Beginnings, String> {
     let request = recorded.protocol.read(recorded.body.as_bytes(), usize::MAX);
     let request = request.map_err(|error| format!("{error:?}"))?;
     let mut before = 0_u64;
@@ -68,36 +81,62 @@ fn chain(recorded: &Recorded) -> Result<Vec<u64>, String> {
         before = xxh3_64(&[before.to_le_bytes(), own.to_le_bytes()].concat());
         before
     });
-    Ok(digests.collect())
+    let digests = digests.collect();
+    // A message of the assistant may be several items, and one of a user several messages.
+    let list = ["messages", "input"].into_iter().find_map(|name| json::member(request.text, name));
+    let listed = list.and_then(json::elements).unwrap_or_default();
+    let start = |raw: &str| raw.as_ptr() as usize;
+    let length = |own: &RecordedExchange| match listed.get(own.sent) {
+        Some(answer) => {
+            request.messages.partition_point(|raw| start(raw) + raw.len() <= start(answer))
+        }
+        None => request.messages.len(),
+    };
+    // What began with an answer was sent with something that is not there.
+    let lengths = recorded.exchanges.iter().map(|own| length(own).max(1)).collect();
+    Ok(Beginnings { digests, lengths })
 }
 
-/// Finds what transcripts have in common: agents copy a session to resume or to fork it. Leaves out those that
-/// are copied whole.
-fn without_repeated(all: Vec<(Recorded, Vec<u64>)>) -> Vec<Folded> {
+/// Leaves out what transcripts have in common: agents copy a session to resume or to fork it. Answers without
+/// a name are the same if all before them and their usage is. Conversations of a data set may well be alike;
+/// only transcripts report their requests.
+fn without_repeated(all: Vec<(Recorded, Beginnings)>) -> Vec<Folded> {
     let mut order: Vec<usize> = (0..all.len()).collect();
-    order.sort_by_key(|place| std::cmp::Reverse(all[*place].1.len()));
+    order.sort_by_key(|place| std::cmp::Reverse(all[*place].1.digests.len()));
+    let mut all: Vec<_> = all.into_iter().map(Some).collect();
     let mut known = HashSet::new();
-    let mut copied = vec![0; all.len()];
+    let mut drafts: Vec<(usize, Folded)> = Vec::new();
     for place in order {
-        let (recorded, chain) = &all[place];
-        // Conversations of a data set may well begin alike; only transcripts report their requests.
-        if !recorded.exchanges.is_empty() {
-            copied[place] = chain.partition_point(|digest| known.contains(digest));
-            known.extend(chain.iter().copied());
+        let Some((mut recorded, chain)) = all[place].take() else { continue };
+        let exchanges = std::mem::take(&mut recorded.exchanges).into_iter().zip(chain.lengths);
+        let named = exchanges.map(|(own, length)| {
+            let name = own.id.clone().unwrap_or_else(|| {
+                format!("{:?} {:?}", chain.digests.get(length), own.reported.usage)
+            });
+            (xxh3_64(name.as_bytes()), own, length)
+        });
+        let named: Vec<_> = named.collect();
+        let is_reported = !named.is_empty();
+        let names: Vec<u64> = named.iter().map(|(name, _, _)| *name).collect();
+        let new = named.into_iter().filter(|(name, _, _)| !known.contains(name));
+        let (exchanges, lengths): (Vec<_>, Vec<_>) =
+            new.map(|(_, own, length)| (own, length)).unzip();
+        known.extend(names);
+        if !is_reported || !exchanges.is_empty() {
+            recorded.exchanges = exchanges;
+            let lengths = is_reported.then_some(lengths);
+            drafts.push((place, Folded { recorded, lengths, repeats: Vec::new() }));
         }
     }
-    let all = all.into_iter().zip(copied);
-    let kept = all.filter(|((_, chain), copied)| *copied < chain.len());
-    let draft =
-        |((recorded, _), copied)| Folded { recorded, lengths: None, repeats: Vec::new(), copied };
-    kept.map(draft).collect()
+    drafts.sort_by_key(|(place, _)| *place);
+    drafts.into_iter().map(|(_, own)| own).collect()
 }
 
 /// Joins each request to the conversation whose last request it extends the furthest.
-fn folded(requests: Vec<(Recorded, Vec<u64>)>) -> Vec<Folded> {
+fn folded(requests: Vec<(Recorded, Beginnings)>) -> Vec<Folded> {
     let mut drafts: Vec<Folded> = Vec::new();
     let mut tips: HashMap<u64, usize> = HashMap::new();
-    for (recorded, chain) in requests {
+    for (recorded, Beginnings { digests: chain, .. }) in requests {
         let Some(tip) = chain.last() else { continue };
         let exchange =
             recorded.exchanges.first().cloned().unwrap_or_else(RecordedExchange::default);
@@ -119,7 +158,7 @@ fn folded(requests: Vec<(Recorded, Vec<u64>)>) -> Vec<Folded> {
                 let exchanges = vec![exchange];
                 let recorded = Recorded { exchanges, ..recorded };
                 let (lengths, repeats) = (Some(vec![chain.len()]), Vec::new());
-                drafts.push(Folded { recorded, lengths, repeats, copied: 0 });
+                drafts.push(Folded { recorded, lengths, repeats });
                 drafts.len() - 1
             }
         };
@@ -143,7 +182,8 @@ mod tests {
             })
             .collect();
         let body = format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","));
-        let exchanges = vec![RecordedExchange { at_ms, ..RecordedExchange::default() }];
+        let sent = messages.len() - 1;
+        let exchanges = vec![RecordedExchange { at_ms, sent, ..RecordedExchange::default() }];
         Recorded { id: id.to_owned(), body, is_request: true, exchanges, ..Recorded::default() }
     }
 
@@ -198,22 +238,67 @@ mod tests {
         assert_eq!(shown(&drafts)[0].1, Some(&[1, 3][..]));
     }
 
+    /// Transcript whose answers have these names, each to a request of all before it.
+    fn transcript(id: &str, messages: &[&str], names: &[Option<&str>]) -> Recorded {
+        let exchange = |(place, name): (usize, &Option<&str>)| RecordedExchange {
+            sent: 2 * place + 1,
+            id: name.map(str::to_owned),
+            ..RecordedExchange::default()
+        };
+        let exchanges = names.iter().enumerate().map(exchange).collect();
+        Recorded { is_request: false, exchanges, ..request(id, messages, None) }
+    }
+
     #[test]
-    fn a_repeated_transcript_counts_once() {
-        let transcript = |id: &str, messages: &[&str]| Recorded {
-            is_request: false,
-            ..request(id, messages, None)
+    fn a_repeated_answer_counts_once() {
+        let all = vec![
+            transcript("before", &["x", "p"], &[None]),
+            transcript("resumed", &["x", "p", "q", "r"], &[None, None]),
+            transcript("other", &["y", "p"], &[None]),
+            transcript("forked", &["x", "p", "z", "p"], &[None, None]),
+        ];
+        let drafts = fold(all).0;
+        let expected: [Shown<'_>; 3] = [
+            ("resumed", Some(&[1, 3]), &[]),
+            ("other", Some(&[1]), &[]),
+            ("forked", Some(&[3]), &[]),
+        ];
+        assert_eq!(shown(&drafts), expected);
+    }
+
+    #[test]
+    fn answers_with_names_are_known_by_them_alone() {
+        let all = vec![
+            transcript("monday", &["x", "yes"], &[Some("m1")]),
+            transcript("tuesday", &["x", "yes"], &[Some("m2")]),
+            transcript("forked", &["x", "no", "y", "yes"], &[Some("m2"), Some("m3")]),
+        ];
+        let drafts = fold(all).0;
+        assert_eq!(
+            shown(&drafts),
+            [("monday", Some(&[1][..]), &[][..]), ("forked", Some(&[1, 3]), &[])]
+        );
+    }
+
+    #[test]
+    fn requests_of_a_log_that_is_given_twice_count_once() {
+        let named = |id: &str, at_ms: Option<u64>| {
+            let mut own = request(id, &["x"], at_ms);
+            own.exchanges[0].id = Some(id.to_owned());
+            own
         };
         let all = vec![
-            transcript("before", &["x", "p"]),
-            transcript("resumed", &["x", "p", "q", "r"]),
-            transcript("other", &["y", "p"]),
-            transcript("forked", &["x", "p", "z"]),
+            named("a", Some(1)),
+            named("a", Some(1)),
+            named("a", Some(2)),
+            named("b", None),
+            named("b", None),
         ];
-        let own = fold(all).0.into_iter().map(|own| (own.recorded.id, own.copied));
-        let expected = [("resumed", 0), ("other", 0), ("forked", 2)];
-        let expected = expected.map(|(id, copied)| (id.to_owned(), copied));
-        assert_eq!(own.collect::<Vec<_>>(), expected);
+        let count: usize = fold(all).0.iter().map(|own| own.recorded.exchanges.len()).sum();
+        assert_eq!(count, 4, "a name without a time may be given again");
+        let free = RecordedExchange { is_free: true, ..RecordedExchange::default() };
+        let all = vec![Recorded { exchanges: vec![free], ..request("a", &["x"], None) }];
+        assert!(fold(all).0.is_empty(), "nobody bills it");
     }
 
     #[test]

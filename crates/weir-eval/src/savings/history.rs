@@ -55,7 +55,7 @@ impl History {
         default_model: Option<&str>,
         prices: &Prices<'_>,
     ) -> Result<Self, Unbilled> {
-        let Folded { recorded, lengths, repeats, copied } = draft;
+        let Folded { recorded, lengths, repeats } = draft;
         let protocol = recorded.protocol;
         let broken = |error| Unbilled::Broken(format!("{}: {error}", recorded.id));
         let request = protocol.read(recorded.body.as_bytes(), usize::MAX);
@@ -69,25 +69,19 @@ impl History {
         if conversation.turns.iter().any(|length| *length > conversation.messages.len()) {
             return Err(broken("its messages are given twice".to_owned()));
         }
-        let is_known = recorded.exchanges.len() == count;
-        let unknown = vec![RecordedExchange::default(); if is_known { 0 } else { count }];
-        let exchanges = if is_known { &recorded.exchanges } else { &unknown };
+        let unknown = vec![RecordedExchange::default(); if lengths.is_some() { 0 } else { count }];
+        let exchanges = if lengths.is_some() { &recorded.exchanges } else { &unknown };
         let body_model = request.model.as_deref().or(default_model);
         let tools_tokens = request.extras.iter().map(|extra| extra_tokens(MEASURE, extra)).sum();
         let mut scale = Scale::new(&conversation, exchanges, tools_tokens);
-        let turns = conversation.turns.iter().copied().zip(exchanges).enumerate();
-        // An answer that was copied was given to a request of another transcript.
-        let turns = turns.filter(|(_, (length, _))| length >= copied);
-        let each = |(place, (length, exchange)): (usize, (usize, &RecordedExchange))| {
-            exchange.each().into_iter().map(move |own| (place, length, own))
-        };
-        let turns: Vec<(usize, usize, RecordedExchange)> = turns.flat_map(each).collect();
+        // Anthropic caches what is marked, and a whole request shows its marks.
+        let is_unmarked = recorded.is_request && !recorded.body.contains("\"cache_control\"");
         let mut made: Vec<Made> = Vec::with_capacity(count);
         let priced = |model: &str| {
             let price = prices(model).ok_or_else(|| Unbilled::Unpriced(model.to_owned()))?;
             Ok(Rc::new(price.clone()))
         };
-        for (place, length, exchange) in &turns {
+        for (place, (length, exchange)) in conversation.turns.iter().zip(exchanges).enumerate() {
             let model = exchange.model.as_deref().or(body_model).ok_or(Unbilled::Unnamed)?;
             let price = match made.last().filter(|before: &&Made| before.model == model) {
                 Some(before) => Rc::clone(&before.price),
@@ -97,10 +91,12 @@ impl History {
             let answer = conversation.messages.get(*length);
             let output_tokens = answer.map_or(0, |message| message.fact.tokens);
             let size = (messages_tokens, output_tokens);
-            let next = Made::new(made.last(), model, price, exchange, size, &mut scale);
-            made.push(Made { is_repeated: repeats.contains(place), ..next });
+            let rules = CacheRules::of(model, &price, is_unmarked);
+            let mut next =
+                Made::new(made.last(), model, (price, rules), exchange, size, &mut scale);
+            next.is_repeated = repeats.contains(&place);
+            made.push(next);
         }
-        conversation.turns = turns.into_iter().map(|(_, length, _)| length).collect();
         Ok(Self { project: recorded.project.clone(), conversation, made })
     }
 
@@ -137,7 +133,7 @@ impl Scale {
     /// more than its messages.
     fn new(conversation: &Conversation, exchanges: &[RecordedExchange], tools_tokens: u64) -> Self {
         let first = exchanges.iter().zip(&conversation.turns).find_map(|(exchange, length)| {
-            let prompt_tokens = bill::reported_prompt(&exchange.usage?)?;
+            let prompt_tokens = bill::reported_prompt(&exchange.reported.usage?)?;
             Some(prompt_tokens.saturating_sub(conversation.full_tokens(*length)))
         });
         Self { fixed_tokens: first.unwrap_or(tools_tokens), reported: (1, 1) }
@@ -153,28 +149,27 @@ impl Made {
     fn new(
         before: Option<&Self>,
         model: &str,
-        price: Rc<Price>,
+        (price, rules): (Rc<Price>, CacheRules),
         exchange: &RecordedExchange,
         (messages_tokens, output_tokens): (u64, u64),
         scale: &mut Scale,
     ) -> Self {
-        let rules = CacheRules::of(model, &price);
         let passed = |before: &Self| Some(exchange.at_ms?.saturating_sub(before.at_ms?));
         let pause_ms = before.and_then(passed);
-        let usage = exchange.usage.unwrap_or_default();
+        let usage = exchange.reported.usage.unwrap_or_default();
         let prompt_tokens =
             bill::reported_prompt(&usage).unwrap_or_else(|| scale.prompt_tokens(messages_tokens));
         let same_model = before.filter(|before| before.model == model);
         let sent_before = same_model.map_or(0, |before| before.billed.prompt_tokens);
-        let reported = BilledTokens::reported(&usage);
+        let reported = BilledTokens::reported(&exchange.reported, &price);
         let billed = reported.unwrap_or_else(|| {
             let read_tokens = rules.read_tokens(sent_before.min(prompt_tokens), pause_ms);
             BilledTokens {
                 prompt_tokens,
                 read_tokens,
                 written_tokens: rules.written_tokens(prompt_tokens, read_tokens),
-                written_1h_tokens: 0,
                 output_tokens: usage.completion_tokens.unwrap_or(output_tokens).min(MOST_TOKENS),
+                ..BilledTokens::default()
             }
         });
         let fixed_tokens = scale.fixed_tokens.min(billed.prompt_tokens);

@@ -191,8 +191,9 @@ mod tests {
     use super::*;
     use crate::conversation::Conversation;
     use crate::recorded::{Recorded, RecordedExchange};
-    use weir_engine::wire::usage::Usage;
+    use weir_engine::wire::usage::{Metered, Usage};
     use weir_store::budget::Price;
+    use weir_store::budget::price::{Rates, ServiceTier};
 
     const MODEL: &str = "claude-sonnet-4-5";
     const PRICE: &str = "in 4 cached 0.4 write 5 write1h 8 out 20";
@@ -223,6 +224,9 @@ mod tests {
             })
             .collect();
         let body = format!(r#"{{"model":"{MODEL}","messages":[{}]}}"#, messages.join(","));
+        let exchanges = exchanges.into_iter().enumerate();
+        let exchanges =
+            exchanges.map(|(place, own)| RecordedExchange { sent: 2 * place + 1, ..own }).collect();
         Recorded { id: "x".to_owned(), body, exchanges, ..Recorded::default() }
     }
 
@@ -234,7 +238,8 @@ mod tests {
             completion_tokens: Some(output),
             ..Usage::default()
         });
-        RecordedExchange { at_ms: Some(at_ms), usage, ..RecordedExchange::default() }
+        let reported = Metered { usage, ..Metered::default() };
+        RecordedExchange { at_ms: Some(at_ms), reported, ..RecordedExchange::default() }
     }
 
     #[test]
@@ -356,5 +361,53 @@ mod tests {
         let steps = Habit { count: 2, nano_usd: 2 * (above - below) };
         assert_eq!(finding.habits.price_steps, steps);
         assert_eq!(finding.habits.repeated_requests, Habit { count: 1, nano_usd: above });
+    }
+
+    #[test]
+    fn fees_are_billed_and_stay_under_a_limit() {
+        let mut own = recorded(&[2000], vec![at(1, Some([9000, 0, 0, 10]))]);
+        let reported = &mut own.exchanges[0].reported;
+        reported.speed = Some("fast".to_owned());
+        reported.usage.as_mut().expect("it has one").web_searches = Some(5);
+        reported.apart = vec![Usage {
+            prompt_tokens: Some(1000),
+            completion_tokens: Some(100),
+            ..Usage::default()
+        }];
+        let mut price = Price::parse("in 4 out 20 search 10").expect("a price");
+        price.service_tiers =
+            vec![(ServiceTier::Fast, Rates::of_tokens(8_000_000_000, 40_000_000_000))];
+        let prices = |_: &str| Some(&price);
+        let (drafts, _) = fold(vec![own]);
+        let finding = examine(&drafts[0], None, &prices, &Policy::default(), &[4000]);
+        let finding = finding.expect("it can be billed");
+        let fees = 5 * 10_000_000 + 1000 * 8000 + 100 * 40_000;
+        assert_eq!(nano_usd(&finding), 9000 * 8000 + 10 * 40_000 + fees);
+        assert!(finding.models[0].limits_nano_usd[0] > fees);
+        assert_eq!(finding.requests, 1);
+    }
+
+    #[test]
+    fn a_request_without_marks_is_not_cached_by_anthropic() {
+        let request = |mark: &str, count: usize| {
+            let text = "word ".repeat(3000);
+            let turns = r#",{"role":"assistant","content":"a"},{"role":"user","content":"b"}"#;
+            let body = format!(
+                r#"{{"model":"{MODEL}",{mark}"messages":[{{"role":"user","content":"{text}"}}{}]}}"#,
+                turns.repeat(count)
+            );
+            Recorded { is_request: true, body, ..Recorded::default() }
+        };
+        let price = Price::parse("in 4 cached 0.4 write 5 out 0").expect("a price");
+        let prices = |_: &str| Some(&price);
+        let bill = |mark: &str| {
+            let (drafts, _) = fold(vec![request(mark, 0), request(mark, 1)]);
+            let found = examine(&drafts[0], None, &prices, &Policy::default(), &[]);
+            found.expect("it can be billed")
+        };
+        let plain = bill("");
+        assert_eq!(nano_usd(&plain), plain.prompt_tokens * 4000);
+        let marked = bill(r#""cache_control":{"type":"ephemeral"},"#);
+        assert!(nano_usd(&marked) < nano_usd(&plain) * 3 / 4, "{marked:?}");
     }
 }

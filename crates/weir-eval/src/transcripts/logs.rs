@@ -1,47 +1,23 @@
 //! Logs of requests: a request body, a line of an OpenAI batch file, of LiteLLM's logs or of another log that
 //! has the body in `body` or `request`, and HAR files. Reads no files.
 
-use serde::Deserialize;
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
-use super::{Recorded, RecordedExchange, quoted, time_ms};
-use weir_engine::wire::usage::{Meter, Usage};
+use super::{LineMembers, Recorded, RecordedExchange, quoted, reported, time_ms, usage_in};
+use weir_engine::wire::usage::{Metered, Usage};
 use weir_engine::wire::{Protocol, json};
 
 /// Maximum nesting of a body in the members of a log.
 const MOST_WRAPPERS: u8 = 2;
 
-/// Members of a request body, and of logs around one.
-#[derive(Deserialize)]
-struct Line<'a> {
-    id: Option<String>,
-    custom_id: Option<String>,
-    request_id: Option<String>,
-    #[serde(borrow)]
-    model: Option<&'a RawValue>,
-    #[serde(borrow)]
-    messages: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    body: Option<&'a RawValue>,
-    #[serde(borrow)]
-    request: Option<&'a RawValue>,
-    #[serde(borrow)]
-    response: Option<&'a RawValue>,
-    #[serde(rename = "startTime", alias = "start_time", alias = "timestamp", borrow)]
-    start: Option<&'a RawValue>,
-    #[serde(borrow)]
-    call_type: Option<&'a RawValue>,
-    #[serde(borrow)]
-    prompt_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    completion_tokens: Option<&'a RawValue>,
-    #[serde(borrow)]
-    metadata: Option<&'a RawValue>,
-    #[serde(borrow)]
-    model_parameters: Option<&'a RawValue>,
-}
+/// First status of answers that failed.
+const FAILED: u64 = 400;
+/// Names of the time at which a request was sent.
+const TIMES: [&str; 3] = ["startTime", "start_time", "timestamp"];
 
 /// Reads a conversation or a request from an object; `None` if it has no messages. `number` names one
 /// without a name of its own.
@@ -50,43 +26,54 @@ pub(crate) fn request(text: &str, number: usize, protocol: Option<Protocol>) -> 
 }
 
 fn nested(text: &str, number: usize, protocol: Option<Protocol>, wrappers: u8) -> Option<Recorded> {
-    let line: Line<'_> = serde_json::from_str(text).ok()?;
-    let is_list = |raw: &&RawValue| matches!(raw.get().as_bytes().first(), Some(b'[' | b'"'));
-    let id = line.custom_id.as_ref().or(line.request_id.as_ref()).or(line.id.as_ref());
-    let id = id.cloned().unwrap_or_else(|| format!("line-{number}"));
-    if line.messages.is_some() && line.is_log() {
-        let list = line.messages.filter(is_list)?;
-        let body = line.body(list);
+    serde_json::from_str::<&RawValue>(text).ok()?;
+    let line = LineMembers::of(text)?;
+    let id = line.text("custom_id").or_else(|| id(&line));
+    let id = id.unwrap_or_else(|| format!("line-{number}"));
+    let messages = line.get("messages");
+    if let Some(list) = messages.filter(|_| is_log(&line)) {
+        let body = body(&line, list)?;
         let protocol = protocol.unwrap_or_else(|| Protocol::recognise(&body));
+        let exchanges = vec![exchange(&line)];
         return Some(Recorded {
             id,
             protocol,
             body,
             is_request: true,
-            exchanges: vec![line.exchange()],
+            exchanges,
             ..Recorded::default()
         });
     }
-    if line.messages.or(line.input).is_some() {
+    if let Some(list) = messages.or_else(|| line.get("input")) {
         let protocol = protocol.unwrap_or_else(|| Protocol::recognise(text));
-        // Without a name, one that waits for an answer is a request. Others are whole conversations.
-        let list = line.messages.or(line.input);
-        let is_request = line.id.is_none() && list.is_some_and(|raw| !ends_with_answer(raw.get()));
+        // Without a name, one with a model or that waits for an answer is a request. Others are whole
+        // conversations.
+        let waits = line.get("model").is_some() || !ends_with_answer(list);
+        let is_request = line.text("id").is_none() && waits;
         let body = text.to_owned();
-        let exchanges = if is_request { vec![line.exchange()] } else { Vec::new() };
+        let exchanges = if is_request { vec![exchange(&line)] } else { Vec::new() };
         return Some(Recorded { id, protocol, body, is_request, exchanges, ..Recorded::default() });
     }
-    let inner = line.body.or(line.request).filter(|_| wrappers > 0)?;
-    let decoded = json::string(inner.get());
-    let inner = decoded.as_deref().unwrap_or(inner.get());
-    let found = nested(inner, number, protocol, wrappers - 1)?;
-    let mut exchange = line.exchange();
-    if let Some(own) = found.exchanges.first() {
-        exchange.model = exchange.model.or_else(|| own.model.clone());
-        exchange.usage = exchange.usage.or(own.usage);
-        exchange.at_ms = exchange.at_ms.or(own.at_ms);
+    let inner = line.get("body").or_else(|| line.get("request")).filter(|_| wrappers > 0)?;
+    let found = nested(&decoded(inner), number, protocol, wrappers - 1)?;
+    let mut own = exchange(&line);
+    if let Some(inner) = found.exchanges.first() {
+        own.model = own.model.or_else(|| inner.model.clone());
+        own.at_ms = own.at_ms.or(inner.at_ms);
+        if own.reported.usage.is_none() {
+            own.reported = inner.reported.clone();
+        }
     }
-    Some(Recorded { id, is_request: true, exchanges: vec![exchange], ..found })
+    Some(Recorded { id, is_request: true, exchanges: vec![own], ..found })
+}
+
+/// Returns what a text has, or a member as it is.
+fn decoded(raw: &str) -> Cow<'_, str> {
+    json::string(raw).unwrap_or(Cow::Borrowed(raw))
+}
+
+fn id(line: &LineMembers<'_>) -> Option<String> {
+    line.text("request_id").or_else(|| line.text("id"))
 }
 
 /// Whether a list of messages ends with one of the assistant's.
@@ -96,56 +83,75 @@ fn ends_with_answer(list: &str) -> bool {
     role.is_some_and(|role| role == "assistant")
 }
 
-impl Line<'_> {
-    /// Whether it is a record about a request, rather than the request itself.
-    fn is_log(&self) -> bool {
-        self.call_type.or(self.response).or(self.start).is_some() || self.request_id.is_some()
-    }
+/// Whether it is a record about a request, rather than the request itself.
+fn is_log(line: &LineMembers<'_>) -> bool {
+    let names = ["call_type", "response", "request_id"].iter().chain(&TIMES);
+    names.into_iter().any(|name| line.get(name).is_some())
+        || usage_in(line.get("usage")).usage.is_some()
+}
 
-    /// Returns the request body, which LiteLLM spreads over the line.
-    fn body(&self, messages: &RawValue) -> String {
-        let decoded = json::string(messages.get());
-        let messages = decoded.as_deref().unwrap_or(messages.get());
-        let tools = self.model_parameters.and_then(|raw| json::member(raw.get(), "tools"));
-        let members = [("model", self.model.map(RawValue::get)), ("tools", tools)];
-        let members = members.into_iter().filter_map(|(name, raw)| Some((name, raw?)));
-        let head: String = members.map(|(name, raw)| format!(r#""{name}":{raw},"#)).collect();
-        format!(r#"{{{head}"messages":{messages}}}"#)
-    }
-
-    fn exchange(&self) -> RecordedExchange {
-        let answered = self.response.map(RawValue::get).and_then(answered);
-        let of_metadata = || {
-            let usage = json::member(self.metadata?.get(), "usage_object")?;
-            reported(&format!(r#"{{"usage":{usage}}}"#))
-        };
-        let totals = || {
-            let count = |raw: Option<&RawValue>| raw.and_then(|raw| json::count(raw.get()));
-            let prompt_tokens = count(self.prompt_tokens).filter(|tokens| *tokens > 0)?;
-            let completion_tokens = count(self.completion_tokens);
-            let prompt_tokens = Some(prompt_tokens);
-            Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
-        };
-        RecordedExchange {
-            at_ms: self.start.and_then(|raw| time_ms(raw.get())),
-            model: self.model.and_then(|raw| json::string(raw.get())).map(Into::into),
-            usage: answered.or_else(of_metadata).or_else(totals),
-            earlier: Vec::new(),
+/// Returns the request body, which LiteLLM spreads over the line; `None` if it has no messages.
+fn body(line: &LineMembers<'_>, raw: &str) -> Option<String> {
+    let messages = match decoded(raw) {
+        // Its calls of Responses have the input there, which may be a text.
+        text if raw.starts_with('"') && !text.trim_start().starts_with('[') => {
+            Cow::Owned(format!(r#"[{{"role":"user","content":{raw}}}]"#))
         }
+        list => Some(list).filter(|_| raw.starts_with(['"', '[']))?,
+    };
+    let of_parameters = || json::member(line.get("model_parameters")?, "tools");
+    let tools = line.get("tools").or_else(of_parameters);
+    let members = [("model", line.get("model")), ("system", line.get("system")), ("tools", tools)];
+    let members = members.into_iter().filter_map(|(name, raw)| Some((name, raw?)));
+    let head: String = members.map(|(name, raw)| format!(r#""{name}":{raw},"#)).collect();
+    Some(format!(r#"{{{head}"messages":{messages}}}"#))
+}
+
+fn exchange(line: &LineMembers<'_>) -> RecordedExchange {
+    let count = |name| line.get(name).and_then(json::count);
+    let of_metadata = || json::member(line.get("metadata")?, "usage_object");
+    let totals = || {
+        let prompt_tokens = Some(count("prompt_tokens").filter(|tokens| *tokens > 0)?);
+        let completion_tokens = count("completion_tokens");
+        Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
+    };
+    let response = line.get("response").unwrap_or_default();
+    let mut reported = answered(response);
+    let usage = reported.usage.or_else(|| usage_in(line.get("usage")).usage);
+    let usage = usage.or_else(|| usage_in(of_metadata()).usage);
+    reported.usage = usage.or_else(totals);
+    let is = |name, word| line.get(name).is_some_and(|raw| is_word(raw, word));
+    let status = |name| json::member(response, name).and_then(json::count);
+    let status = count("status").or_else(|| status("status")).or_else(|| status("status_code"));
+    RecordedExchange {
+        at_ms: TIMES.into_iter().find_map(|name| time_ms(line.get(name)?)),
+        model: line.text("model"),
+        id: id(line),
+        is_free: is("cache_hit", "true")
+            || has_failed(&reported, if is("status", "failure") { Some(FAILED) } else { status }),
+        reported,
+        sent: 0,
     }
 }
 
-/// Returns the usage in an answer, or in the body of a recorded one.
-fn answered(raw: &str) -> Option<Usage> {
-    let decoded = json::string(raw);
-    let raw = decoded.as_deref().unwrap_or(raw);
-    reported(raw).or_else(|| reported(json::member(raw, "body")?))
+/// Whether an answer with a status failed, and reports no tokens.
+fn has_failed(reported: &Metered, status: Option<u64>) -> bool {
+    let usage = reported.usage.unwrap_or_default();
+    let is_billed = usage.prompt_tokens > Some(0) || usage.completion_tokens > Some(0);
+    (reported.failed || status.is_some_and(|status| status >= FAILED)) && !is_billed
 }
 
-/// Returns the reported usage; all that it does not name as cached was not.
-fn reported(body: &str) -> Option<Usage> {
-    let usage = Usage::of(body.as_bytes()).filter(|usage| usage.prompt_tokens.is_some())?;
-    Some(Usage { cached_tokens: usage.cached_tokens.or(Some(0)), ..usage })
+/// Whether a member is a word, as itself or as a text.
+fn is_word(raw: &str, word: &str) -> bool {
+    raw.trim_matches('"').eq_ignore_ascii_case(word)
+}
+
+/// Returns what an answer reports, or the body of a recorded one. Either may be a text.
+fn answered(raw: &str) -> Metered {
+    let answer = decoded(raw);
+    let own = reported(&answer);
+    let body = json::member(&answer, "body").filter(|_| own.usage.is_none());
+    body.map(|body| reported(&decoded(body))).unwrap_or(own)
 }
 
 /// Returns the requests to models of an HTTP archive; `None` if the text is none.
@@ -159,18 +165,23 @@ fn entry(raw: &str, number: usize, protocol: Option<Protocol>) -> Option<Recorde
     let posted = json::member(json::member(raw, "request")?, "postData")?;
     let body = json::string(json::member(posted, "text")?)?;
     let found = request(&body, number, protocol)?;
-    let content = json::member(raw, "response").and_then(|raw| json::member(raw, "content"));
-    let usage = content.and_then(|content| {
-        let kind = json::string(json::member(content, "mimeType")?)?;
-        let mut meter = Meter::new(Some(&kind));
-        meter.feed(json::string(json::member(content, "text")?)?.as_bytes());
-        let usage = meter.finish().usage.filter(|usage| usage.prompt_tokens.is_some())?;
-        Some(Usage { cached_tokens: usage.cached_tokens.or(Some(0)), ..usage })
-    });
-    let model = json::member(&found.body, "model").and_then(json::string).map(Into::into);
-    let at_ms = json::member(raw, "startedDateTime").and_then(time_ms);
-    let exchanges = vec![RecordedExchange { at_ms, model, usage, earlier: Vec::new() }];
-    Some(Recorded { id: format!("entry-{number}"), is_request: true, exchanges, ..found })
+    let response = json::member(raw, "response").unwrap_or_default();
+    let content = json::member(response, "content").unwrap_or_default();
+    let answer = json::member(content, "text").and_then(json::string).unwrap_or_default();
+    let is_encoded = json::member(content, "encoding") == Some("\"base64\"");
+    let decoded = is_encoded.then(|| STANDARD.decode(answer.as_bytes()).ok()).flatten();
+    let decoded = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
+    let reported = reported(decoded.as_deref().unwrap_or(&answer));
+    let status = json::member(response, "status").and_then(json::count);
+    let exchange = RecordedExchange {
+        at_ms: json::member(raw, "startedDateTime").and_then(time_ms),
+        model: json::member(&found.body, "model").and_then(json::string).map(Into::into),
+        is_free: has_failed(&reported, status),
+        reported,
+        ..RecordedExchange::default()
+    };
+    let id = format!("entry-{number}");
+    Some(Recorded { id, is_request: true, exchanges: vec![exchange], ..found })
 }
 
 /// Reads a bare list of messages or items as a request.
@@ -183,7 +194,7 @@ pub(crate) fn list(text: &str, protocol: Protocol) -> Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorded::{TextForm, read};
+    use crate::recorded::{Found, TextForm, read};
 
     const MESSAGES: &str = r#"[{"role":"user","content":"x"}]"#;
 
@@ -242,7 +253,7 @@ mod tests {
             let read = found.protocol.read(found.body.as_bytes(), 9).expect("readable");
             assert_eq!((read.messages.len(), read.model.as_deref()), (1, Some("m")), "{line}");
             let [own] = &found.exchanges[..] else { panic!("{line}: one request") };
-            let usage = own.usage.unwrap_or_default();
+            let usage = own.reported.usage.unwrap_or_default();
             assert_eq!((own.at_ms, usage.prompt_tokens, usage.cached_tokens), expected, "{line}");
         }
         let without = r#"{"request_id":"r","call_type":"acompletion","messages":{},"response":{}}"#;
@@ -267,11 +278,89 @@ mod tests {
             ),
             entry("a=1", "{}"),
         );
-        let (form, found) = read(&text, None).expect("an archive");
+        let Found { form, recorded: found, .. } = read(&text, None).expect("an archive");
         assert_eq!((form, found.len(), found[0].id.as_str()), (TextForm::Har, 1, "entry-1"));
         let own = &found[0].exchanges[0];
-        let usage = own.usage.expect("the stream reports it");
+        let usage = own.reported.usage.expect("the stream reports it");
         assert_eq!((own.at_ms, own.model.as_deref()), (Some(60_000), Some("m")));
         assert_eq!((usage.prompt_tokens, usage.cached_tokens), (Some(9), Some(0)));
+    }
+
+    #[test]
+    fn usage_is_read_wherever_a_log_has_it() {
+        let usage = r#"{"input_tokens":9,"output_tokens":2}"#;
+        let body = format!(r#"{{"model":"m","messages":{MESSAGES}}}"#);
+        let stream = format!(
+            "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"usage\":{usage}}}}}\n\n"
+        );
+        let answer = format!(r#"{{"service_tier":"flex","usage":{usage}}}"#);
+        for (line, tier) in [
+            (format!(r#"{{"request":{body},"response":{}}}"#, quoted(&stream)), None),
+            (format!(r#"{{"request":{body},"response":{answer}}}"#), Some("flex")),
+            (
+                format!(r#"{{"request":{body},"response":{{"body":{}}}}}"#, quoted(&answer)),
+                Some("flex"),
+            ),
+            (format!(r#"{{"id":"q","model":"m","messages":{MESSAGES},"usage":{usage}}}"#), None),
+            // LiteLLM has the input of its calls of Responses among the messages.
+            (
+                format!(
+                    r#"{{"id":"q","call_type":"aresponses","model":"m","messages":"say \"x\"","response":{answer}}}"#
+                ),
+                Some("flex"),
+            ),
+        ] {
+            let found = request(&line, 1, None).unwrap_or_else(|| panic!("{line}"));
+            let own = &found.exchanges[0];
+            assert!(found.is_request && !own.is_free, "{line}");
+            assert_eq!(own.prompt_tokens(), Some(9), "{line}");
+            assert_eq!(own.reported.service_tier.as_deref(), tier, "{line}");
+            let read = found.protocol.read(found.body.as_bytes(), 9).expect("readable");
+            assert_eq!(read.messages.len(), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_bills_is_known() {
+        let body = format!(r#"{{"model":"m","messages":{MESSAGES}}}"#);
+        let usage = r#"{"prompt_tokens":9,"completion_tokens":2}"#;
+        for (rest, is_free) in [
+            (r#""status":429,"response":{}"#.to_owned(), true),
+            (r#""status":"failure","response":{}"#.to_owned(), true),
+            (r#""response":{"error":{"message":"slow"}}"#.to_owned(), true),
+            (r#""response":{"status_code":500,"body":"x"}"#.to_owned(), true),
+            (format!(r#""response":{{"usage":{usage}}},"cache_hit":true"#), true),
+            (r#""response":{},"cache_hit":"True""#.to_owned(), true),
+            (format!(r#""response":{{"usage":{usage}}},"cache_hit":"False""#), false),
+            // It failed on its way back.
+            (format!(r#""status":"failure","response":{{"usage":{usage}}}"#), false),
+            (r#""status":200,"response":{}"#.to_owned(), false),
+            (r#""status":"success","response":{}"#.to_owned(), false),
+        ] {
+            let line = format!(r#"{{"request":{body},{rest}}}"#);
+            let found = request(&line, 1, None).unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(found.exchanges[0].is_free, is_free, "{line}");
+        }
+        for (status, content, is_free, prompt_tokens) in [
+            (429, r#"{"text":"{\"error\":{}}"}"#.to_owned(), true, None),
+            (200, r#"{"text":"{}"}"#.to_owned(), false, None),
+            (
+                200,
+                format!(
+                    r#"{{"encoding":"base64","text":"{}"}}"#,
+                    STANDARD.encode(format!(r#"{{"usage":{usage}}}"#))
+                ),
+                false,
+                Some(9),
+            ),
+        ] {
+            let text = format!(
+                r#"{{"log":{{"entries":[{{"request":{{"postData":{{"text":{}}}}},"response":{{"status":{status},"content":{content}}}}}]}}}}"#,
+                quoted(&body)
+            );
+            let found = read(&text, None).expect("an archive").recorded;
+            let own = &found[0].exchanges[0];
+            assert_eq!((own.is_free, own.prompt_tokens()), (is_free, prompt_tokens), "{text}");
+        }
     }
 }

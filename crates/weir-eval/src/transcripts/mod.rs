@@ -1,8 +1,10 @@
 //! Conversations as agents and gateways leave them on the disk: what is read of one, and a file for each
 //! program that writes them. Reads no files.
 
-use weir_engine::wire::Protocol;
-use weir_engine::wire::usage::Usage;
+use std::borrow::Cow;
+
+use weir_engine::wire::usage::{Meter, Metered, Usage};
+use weir_engine::wire::{Protocol, json};
 
 pub(crate) mod claude_code;
 pub(crate) mod codex;
@@ -19,34 +21,31 @@ pub struct Recorded {
     pub is_request: bool,
     /// Folder that the agent worked in.
     pub project: Option<String>,
-    /// Requests in order, one for each answer to a user or a tool; the only one if the whole was one
-    /// request. Empty if the text says nothing about them.
+    /// Requests in order; the only one if the whole was one request. Empty if the text says nothing about
+    /// them.
     pub exchanges: Vec<RecordedExchange>,
 }
 
 /// Request of a conversation and its answer, as far as the text knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordedExchange {
+    /// Number of the body's messages or items that were sent: those before the answer.
+    pub sent: usize,
     /// When it was sent, in milliseconds since 1970.
     pub at_ms: Option<u64>,
     pub model: Option<String>,
-    /// Usage as the provider reported it; without `cached_tokens` if nobody knows what was cached.
-    pub usage: Option<Usage>,
-    /// Usage of earlier requests, whose answers stand in the same message.
-    pub earlier: Vec<Usage>,
+    /// What the provider reported; its usage is without `cached_tokens` if nobody knows what was cached.
+    pub reported: Metered,
+    /// What tells the answer from others with the same text. A copy in another file has it, too.
+    pub id: Option<String>,
+    /// Whether nobody bills it: it failed, or a gateway answered from what it had kept.
+    pub is_free: bool,
 }
 
 impl RecordedExchange {
-    /// Returns one exchange for each request.
-    pub(crate) fn each(&self) -> Vec<Self> {
-        let usages = self.earlier.iter().copied().map(Some).chain([self.usage]);
-        let each = usages.map(|usage| Self {
-            at_ms: self.at_ms,
-            model: self.model.clone(),
-            usage,
-            earlier: Vec::new(),
-        });
-        each.collect()
+    /// Returns the size of the prompt, if that was reported.
+    pub(crate) fn prompt_tokens(&self) -> Option<u64> {
+        self.reported.usage?.prompt_tokens
     }
 }
 
@@ -65,37 +64,61 @@ impl Exchanges {
         (self.is_asked, self.asked_at_ms) = (true, at_ms.or(self.asked_at_ms));
     }
 
-    /// Notes that the answer to another request follows, in the same message.
-    fn next(&mut self) {
-        if let Some(last) = self.made.last_mut() {
-            last.earlier.extend(last.usage.take());
-        }
+    /// Notes that an answer begins, to a request of the first `sent` messages.
+    fn answer(&mut self, sent: usize, at_ms: Option<u64>) -> &mut RecordedExchange {
+        let asked_at_ms = self.asked_at_ms.filter(|_| self.is_asked);
+        self.is_asked = false;
+        let at_ms = asked_at_ms.or(at_ms);
+        self.made.push_mut(RecordedExchange { sent, at_ms, ..RecordedExchange::default() })
+    }
+}
+
+/// Returns what an answer reports, given as JSON or as the events of a stream. What it does not name as
+/// cached was not.
+fn reported(answer: &str) -> Metered {
+    let begins = |word: &&str| answer.trim_start().starts_with(word);
+    let is_stream = ["data:", "event:", "id:", ":"].iter().any(begins);
+    let mut meter =
+        Meter::new(Some(if is_stream { "text/event-stream" } else { "application/json" }));
+    meter.feed(answer.as_bytes());
+    let metered = meter.finish();
+    let usage = metered.usage.filter(|usage| usage.prompt_tokens.is_some());
+    let usage = usage.map(|own| Usage { cached_tokens: own.cached_tokens.or(Some(0)), ..own });
+    Metered { usage, ..metered }
+}
+
+/// Returns what a member named `usage` reports.
+fn usage_in(raw: Option<&str>) -> Metered {
+    raw.map(|raw| reported(&format!(r#"{{"usage":{raw}}}"#))).unwrap_or_default()
+}
+
+/// LineMembers of a line by their names, without those that are null.
+pub(crate) struct LineMembers<'a>(Vec<(Cow<'a, str>, &'a str)>);
+
+impl<'a> LineMembers<'a> {
+    /// Returns those of a valid JSON text; `None` if it is no object.
+    pub(crate) fn of(raw: &'a str) -> Option<Self> {
+        json::members(raw).map(Self)
     }
 
-    /// Notes a part of an answer, the first to a new request if `is_new`. Later parts report more of its usage.
-    fn answer(
-        &mut self,
-        is_new: bool,
-        at_ms: Option<u64>,
-        model: Option<&str>,
-        usage: Option<Usage>,
-    ) {
-        if is_new {
-            let at_ms = self.asked_at_ms.or(at_ms);
-            self.made.push(RecordedExchange { at_ms, ..RecordedExchange::default() });
-        }
-        self.is_asked = false;
-        if let Some(last) = self.made.last_mut() {
-            last.model = model.map(str::to_owned).or(last.model.take());
-            last.usage = usage.or(last.usage);
-        }
+    pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
+        let found = self.0.iter().find(|(own, _)| own == name);
+        found.map(|(_, raw)| *raw).filter(|raw| *raw != "null")
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        json::string(self.get(name)?).map(Into::into)
+    }
+
+    fn at_ms(&self) -> Option<u64> {
+        time_ms(self.get("timestamp")?)
     }
 }
 
 /// Returns a text as a JSON string.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut raw = String::from('"');
-    weir_engine::wire::json::escape_into(text, &mut raw);
+    json::escape_into(text, &mut raw);
     raw.push('"');
     raw
 }

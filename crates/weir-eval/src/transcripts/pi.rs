@@ -7,42 +7,9 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Exchanges, Recorded, quoted, time_ms};
-use weir_engine::wire::usage::Usage;
+use super::{Exchanges, LineMembers, Recorded, quoted};
+use weir_engine::wire::usage::{Metered, Usage};
 use weir_engine::wire::{Protocol, json};
-
-#[derive(Deserialize)]
-struct Line<'a> {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    id: Option<String>,
-    cwd: Option<String>,
-    #[serde(borrow)]
-    timestamp: Option<&'a RawValue>,
-    #[serde(borrow)]
-    message: Option<&'a RawValue>,
-    #[serde(borrow)]
-    summary: Option<&'a RawValue>,
-    #[serde(borrow)]
-    content: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry<'a> {
-    role: Option<String>,
-    model: Option<String>,
-    tool_call_id: Option<String>,
-    stop_reason: Option<String>,
-    #[serde(borrow)]
-    content: Option<&'a RawValue>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow)]
-    output: Option<&'a RawValue>,
-    #[serde(default)]
-    exclude_from_context: bool,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,15 +21,18 @@ struct Reported {
 }
 
 impl Reported {
-    fn usage(&self) -> Usage {
+    /// Returns the usage; `None` if all is zero, as in answers that failed.
+    fn usage(&self) -> Option<Usage> {
         let (read, written) = (self.cache_read.unwrap_or(0), self.cache_write.unwrap_or(0));
-        Usage {
+        let usage = Usage {
             prompt_tokens: Some(self.input.saturating_add(read).saturating_add(written)),
             completion_tokens: self.output,
             cached_tokens: Some(read),
             cache_write_tokens: self.cache_write,
             ..Usage::default()
-        }
+        };
+        let is_billed = usage.prompt_tokens > Some(0) || usage.completion_tokens > Some(0);
+        is_billed.then_some(usage)
     }
 }
 
@@ -79,33 +49,39 @@ impl Part {
         self.exchanges.ask(at_ms);
     }
 
-    fn add(&mut self, entry: &Entry<'_>, at_ms: Option<u64>) {
-        let content = entry.content.map_or("\"\"", RawValue::get);
-        match entry.role.as_deref() {
+    fn add(&mut self, entry: &LineMembers<'_>, id: String, at_ms: Option<u64>) {
+        let content = or_empty(entry.get("content"));
+        match entry.text("role").as_deref() {
             Some("user" | "custom") => self.push_user(&parts(content), at_ms),
-            Some("bashExecution") if !entry.exclude_from_context => {
-                self.push_user(entry.output.map_or("\"\"", RawValue::get), at_ms);
+            Some("bashExecution") if entry.get("excludeFromContext") != Some("true") => {
+                self.push_user(or_empty(entry.get("output")), at_ms);
             }
             Some("toolResult") => {
-                let id = quoted(entry.tool_call_id.as_deref().unwrap_or_default());
+                let id = quoted(&entry.text("toolCallId").unwrap_or_default());
                 let content = parts(content);
                 let message =
                     format!(r#"{{"role":"tool","tool_call_id":{id},"content":{content}}}"#);
                 self.messages.push(message);
                 self.exchanges.ask(at_ms);
             }
-            // What failed is not sent again.
-            Some("assistant") if entry.stop_reason.as_deref() != Some("error") => {
-                self.answer(entry, content, at_ms);
-            }
+            Some("assistant") => self.answer(entry, content, id, at_ms),
             _ => {}
         }
     }
 
-    fn answer(&mut self, entry: &Entry<'_>, content: &str, at_ms: Option<u64>) {
-        let usage = entry.usage.and_then(|raw| serde_json::from_str(raw.get()).ok());
-        let usage = usage.map(|own: Reported| own.usage());
-        self.exchanges.answer(self.exchanges.is_asked, at_ms, entry.model.as_deref(), usage);
+    /// Adds an answer to a request of its own. What failed is not sent again, and billed if it has usage.
+    fn answer(&mut self, entry: &LineMembers<'_>, content: &str, id: String, at_ms: Option<u64>) {
+        let usage = entry.get("usage").and_then(|raw| serde_json::from_str::<Reported>(raw).ok());
+        let usage = usage.and_then(|own| own.usage());
+        let has_failed = entry.get("stopReason") == Some("\"error\"");
+        if usage.is_some() || !has_failed {
+            let own = self.exchanges.answer(self.messages.len(), at_ms);
+            (own.model, own.id) = (entry.text("model"), Some(id));
+            own.reported = Metered { usage, ..Metered::default() };
+        }
+        if has_failed {
+            return;
+        }
         let calls = json::elements(content).unwrap_or_default().into_iter().filter_map(call);
         let calls: Vec<String> = calls.collect();
         let calls = match calls.is_empty() {
@@ -115,6 +91,10 @@ impl Part {
         let content = parts(content);
         self.messages.push(format!(r#"{{"role":"assistant","content":{content}{calls}}}"#));
     }
+}
+
+fn or_empty(raw: Option<&str>) -> &str {
+    raw.unwrap_or(r#""""#)
 }
 
 /// Returns content as chat completions have it, without calls and thinking.
@@ -152,22 +132,26 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
     let mut parts_of = vec![Part::default()];
     let (mut id, mut project) = (None, None);
     for raw in lines {
-        let Ok(line) = serde_json::from_str::<Line<'_>>(raw.get()) else { continue };
-        let at_ms = line.timestamp.and_then(|raw| time_ms(raw.get()));
+        let Some(line) = LineMembers::of(raw.get()) else { continue };
+        let at_ms = line.at_ms();
         let Some(part) = parts_of.last_mut() else { continue };
-        match line.kind.as_deref() {
-            Some("session") => (id, project) = (id.or(line.id), project.or(line.cwd)),
+        match line.text("type").as_deref() {
+            Some("session") => {
+                (id, project) = (id.or(line.text("id")), project.or(line.text("cwd")));
+            }
             Some("compaction") => {
                 let mut next = Part::default();
-                next.push_user(line.summary.map_or("\"\"", RawValue::get), at_ms);
+                next.push_user(or_empty(line.get("summary")), at_ms);
                 parts_of.push(next);
             }
             Some("custom_message") => {
-                part.push_user(&parts(line.content.map_or("\"\"", RawValue::get)), at_ms);
+                part.push_user(&parts(or_empty(line.get("content"))), at_ms);
             }
             Some("message") => {
-                let entry = line.message.and_then(|raw| serde_json::from_str(raw.get()).ok());
-                entry.iter().for_each(|entry| part.add(entry, at_ms));
+                let Some(entry) = line.get("message").and_then(LineMembers::of) else { continue };
+                // Sessions that are forked from one another keep names and times.
+                let id = format!("{:?} {:?}", line.get("id"), line.get("timestamp"));
+                part.add(&entry, id, at_ms);
             }
             _ => {}
         }
@@ -191,7 +175,7 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recorded::{TextForm, read};
+    use crate::recorded::{Found, TextForm, read};
     use weir_engine::wire::{Protocol, Role};
 
     const SESSION: &str = r#"{"type":"session","version":3,"id":"s1","timestamp":"1970-01-01T00:00:00Z","cwd":"/w"}
@@ -205,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_session_is_retold_with_times_and_usage() {
-        let (form, found) = read(SESSION, None).expect("a session");
+        let Found { form, recorded: found, .. } = read(SESSION, None).expect("a session");
         assert_eq!(form, TextForm::Pi);
         let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
         assert_eq!(ids, ["s1", "s1, after compaction 1"]);
@@ -217,9 +201,32 @@ mod tests {
         let expected = [(Role::User, 0), (Role::Assistant, 1), (Role::Tool, 0)];
         assert_eq!(read.collect::<Vec<_>>(), expected);
         let [own] = &found[0].exchanges[..] else { panic!("one answer") };
-        let usage = own.usage.expect("it has one");
+        let usage = own.reported.usage.expect("it has one");
         assert_eq!((own.at_ms, own.model.as_deref()), (Some(1000), Some("claude-sonnet-4-5")));
         let reported = (usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens);
         assert_eq!(reported, (Some(125), Some(100), Some(20)));
+    }
+
+    #[test]
+    fn each_answer_is_billed_even_one_that_failed() {
+        let answer = |input: u8, rest: &str| {
+            format!(
+                r#"{{"type":"message","id":"{input}","message":{{"role":"assistant","content":[{{"type":"text","text":"x"}}],"usage":{{"input":{input},"output":0}}{rest}}}}}"#
+            )
+        };
+        let error = r#","stopReason":"error""#;
+        let text = [
+            r#"{"type":"session","id":"s"}"#.to_owned(),
+            r#"{"type":"message","message":{"role":"user","content":"a"}}"#.to_owned(),
+            answer(5, r#","stopReason":"aborted""#),
+            answer(6, ""),
+            answer(7, error),
+            answer(0, error),
+            answer(0, ""),
+        ];
+        let found = read(&text.join("\n"), None).expect("a session").recorded;
+        let own = found[0].exchanges.iter().map(|own| (own.sent, own.prompt_tokens()));
+        let expected = [(1, Some(5)), (2, Some(6)), (3, Some(7)), (3, None)];
+        assert_eq!(own.collect::<Vec<_>>(), expected);
     }
 }
