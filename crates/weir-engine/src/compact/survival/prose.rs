@@ -36,7 +36,8 @@ pub(super) fn of(subject: &Subject<'_>) -> Vec<RulesOf> {
             let names = reading.values_of(unit).filter(|own| own.kind == ValueKind::Name).count();
             names * MOST_BYTES / unit.span.len().max(1)
         };
-        units.sort_by_key(names);
+        // Rows and comments may be pasted.
+        units.sort_by_key(|unit| (!is_sentence(said(reading, &reading.units[*unit])), names(unit)));
         if !units.is_empty() {
             all.push(RulesOf { message, units, is_read: false, taken_tokens: 0.0 });
         }
@@ -55,14 +56,27 @@ pub(super) fn sentences(reading: &Reading) -> Vec<usize> {
         let text = said(reading, unit);
         if text.trim_start().starts_with("```") {
             is_code = !is_code;
-        } else if !is_code
-            && matches!(reading.blocks[unit.block as usize].kind, BlockKind::Text)
-            && is_sentence(text)
+        } else if matches!(reading.blocks[unit.block as usize].kind, BlockKind::Text)
+            && (!is_code && (is_sentence(text) || is_row(text)) || is_comment(text))
         {
             found.push(index);
         }
     }
     found
+}
+
+/// Whether a line is a row of a table with words in it.
+fn is_row(text: &str) -> bool {
+    let row = text.trim().strip_prefix('|').and_then(|rest| rest.strip_suffix('|'));
+    row.is_some_and(|row| row.contains('|') && is_sentence(row.replace('|', " ").trim_start()))
+}
+
+/// Whether a line of code is a comment with a sentence in it.
+fn is_comment(text: &str) -> bool {
+    let signs = ['/', '#', '*', '-', ';', '%'];
+    let text = text.trim_start();
+    let said = text.trim_start_matches(signs);
+    said.len() < text.len() && said.starts_with(' ') && is_sentence(said.trim_start())
 }
 
 /// Whether a line is written for a reader: nearly all of it letters and blanks, in several words.
@@ -114,6 +128,18 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_sentence(text), expected, "{text}");
+        }
+        for (line, expected) in [
+            ("| Schleuse | nie vor Sonnenaufgang öffnen |", true),
+            ("|---|---|", false),
+            ("| 12 | 0x1f | 44 |", false),
+            ("    // 水位が下がるまで門を開けないこと", true),
+            ("  # laisse la porte de secours fermée", true),
+            ("-- never drop the table of the keepers", true),
+            ("#include <gate.h>", false),
+            ("/// gate.open(7);", false),
+        ] {
+            assert_eq!(is_row(line) || is_comment(line), expected, "{line}");
         }
         let pasted = "It fails here:\n```\nthe gate is open now\n```\nPlease mend the gate only.";
         let reading = Reading::of_text(Role::User, pasted);
