@@ -42,9 +42,11 @@ pub(crate) fn label_tokens(reading: &Reading, mention: &Mention) -> Option<f64> 
     datum(reading, mention).map(Label::tokens)
 }
 
-/// Returns a key that names share which differ in their digits alone.
-pub(crate) fn family(name: &str) -> u64 {
-    let letters: Vec<u8> = name.bytes().filter(|byte| !byte.is_ascii_digit()).collect();
+/// Returns a key that values share which differ in their digits alone, and data of the same member.
+pub(crate) fn family(reading: &Reading, mention: &Mention) -> u64 {
+    let member = datum(reading, mention).unwrap_or_default().member;
+    let all = member.bytes().chain(reading.said(mention).bytes());
+    let letters: Vec<u8> = all.filter(|byte| !byte.is_ascii_digit()).collect();
     xxh3_64(&letters)
 }
 

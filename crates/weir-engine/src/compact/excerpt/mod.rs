@@ -52,13 +52,16 @@ const ENTRY_TOKENS: f64 = 1.5;
 /// to: with it, an agent can ask for the rest.
 const UNIT_PRICE: f64 = 0.009;
 const NAME_PRICE: f64 = 0.003;
-/// Number of lines of one shape in one message that count fully, and of uncited names that differ in
+/// Addition to these prices, as a share of them, for the last tokens of the room. A note that fills its room
+/// brings the next compaction nearer. It grows with the square of what is taken.
+const FULL_SURCHARGE: f64 = 1.25;
+/// Number of lines of one shape that count fully, of all messages together, and of uncited names that differ in
 /// their digits alone.
-const FEW_LINES: f64 = 3.0;
+const FEW_LINES: f64 = 6.0;
 const FEW_NAMES: f64 = 10.0;
-/// Worth per token of an assistant's conclusion, with the line that names it: a little more than the price,
-/// so that it takes room that nothing better needs.
-const CONCLUSION_WORTH: f64 = 0.0092;
+/// Worth per token of an assistant's conclusion, with the line that names it: more than the price in a note
+/// with room left, so that it takes room that nothing better needs.
+const CONCLUSION_WORTH: f64 = 0.014;
 /// Worth per token of a line that differs from all others of a result, with its mark and the line that names it.
 const ODD_WORTH: f64 = 0.02;
 /// Maximum gap, in units and tokens, that is filled.
@@ -125,6 +128,8 @@ struct Writer<'a> {
     /// Number of picked lines per shape and message. The first entry stands for no shape.
     shapes: Vec<u32>,
     room_tokens: f64,
+    /// Addition to the prices for what the picks take of the room.
+    surcharge: f64,
     /// Whether the conversation is a plain dialogue.
     is_talk: bool,
     /// Whether the first line has the numbers of the messages.
@@ -153,6 +158,7 @@ impl<'a> Writer<'a> {
             is_picked: Vec::new(),
             shapes: vec![0],
             room_tokens,
+            surcharge: 0.0,
             is_talk: is_talk(subject),
             is_numbered: room_tokens >= NUMBERED_TOKENS,
             summarised_before: subject
@@ -209,8 +215,7 @@ impl<'a> Writer<'a> {
                 named[id as usize] = true;
                 if self.covered[id as usize] < NAME_COVER {
                     self.weigh(id);
-                    let is_alone = label_tokens == Some(0.0) && !lexicon.is_cited(id);
-                    let family = is_alone.then(|| family(reading.said(mention)));
+                    let family = (!lexicon.is_cited(id)).then(|| family(reading, mention));
                     let shape =
                         family.map(|own| *families.entry(own).or_insert_with(|| self.new_shape()));
                     let tokens = 0.4
@@ -228,12 +233,13 @@ impl<'a> Writer<'a> {
                 }
             }
         }
+        let mut line_shapes = HashMap::with_hasher(Seeded::default());
         for message in self.subject.gone.iter().copied() {
-            self.list_units(message);
+            self.list_units(message, &mut line_shapes);
         }
     }
 
-    fn list_units(&mut self, message: usize) {
+    fn list_units(&mut self, message: usize, line_shapes: &mut HashMap<u64, NonZeroU32, Seeded>) {
         let reading = &self.subject.readings[message];
         if reading.units.is_empty() {
             return;
@@ -259,7 +265,7 @@ impl<'a> Writer<'a> {
         let mut written = successful_texts(self.subject, message).into_iter().peekable();
         let mut decisions = decisions(reading).iter().peekable();
         let mut odd = odd(reading).iter().peekable();
-        let (own_shapes, mut shapes) = (shapes(reading), HashMap::with_hasher(Seeded::default()));
+        let own_shapes = shapes(reading);
         for (index, unit) in reading.units.iter().enumerate() {
             let decides = decisions.next_if_eq(&&(index as u32)).is_some();
             let is_odd = odd.next_if_eq(&&(index as u32)).is_some();
@@ -288,7 +294,7 @@ impl<'a> Writer<'a> {
             let shape = own_shapes
                 .get(index)
                 .filter(|_| !is_odd)
-                .map(|own| *shapes.entry(*own).or_insert_with(|| self.new_shape()));
+                .map(|own| *line_shapes.entry(*own).or_insert_with(|| self.new_shape()));
             self.offer(message, index..index + 1, tokens, bonus, shape);
         }
     }
@@ -438,10 +444,11 @@ impl<'a> Writer<'a> {
     }
 
     fn is_worth(&self, candidate: &Candidate, ratio: f64) -> bool {
-        match candidate.piece {
-            Piece::Units { .. } => ratio > UNIT_PRICE * self.subject.excerpt_cost,
-            Piece::Name { .. } => ratio > NAME_PRICE * self.subject.excerpt_cost,
-        }
+        let price = match candidate.piece {
+            Piece::Units { .. } => UNIT_PRICE,
+            Piece::Name { .. } => NAME_PRICE,
+        };
+        ratio > price * self.subject.excerpt_cost * (1.0 + self.surcharge)
     }
 
     fn select(&mut self, room_tokens: f64) {
@@ -452,6 +459,9 @@ impl<'a> Writer<'a> {
             (0..self.candidates.len()).filter_map(|index| self.offered(index)).collect();
         let mut heap = BinaryHeap::from(offers);
         while let Some(index) = heap.pop().map(|offer| offer.candidate()) {
+            if !self.is_talk {
+                self.surcharge = FULL_SURCHARGE * (1.0 - left / room_tokens).powi(2);
+            }
             // A candidate that became cheaper was offered again.
             let Some(offer) = self.offered(index).filter(|_| !self.is_picked[index]) else {
                 continue;

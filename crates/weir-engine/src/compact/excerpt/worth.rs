@@ -21,10 +21,14 @@ const CONTEXT_BYTES: usize = 12;
 /// Worth per token apart from values. Short user messages: a user's own words are dropped last.
 /// Head of a call: the action stays known. First and last words of an assistant's text. Rest of a
 /// call.
-pub(crate) const USER_WORTH: f64 = 0.04;
-const ACTION_WORTH: f64 = 0.0315;
-const LEAD_WORTH: f64 = 0.0114;
-const CALL_WORTH: f64 = 0.003;
+pub(crate) const USER_WORTH: f64 = 0.08;
+const ACTION_WORTH: f64 = 0.04;
+const LEAD_WORTH: f64 = 0.015;
+const CALL_WORTH: f64 = 0.005;
+/// Maximum size of an assistant's text that counts as its first words, whole.
+const SHORT_TEXT_BYTES: usize = 300;
+/// Number of lines at the beginning of a call that may say little.
+const MOST_LITTLE: usize = 3;
 /// Worth per token of text that an edit wrote into a file: the agent goes on from it.
 pub(crate) const EDIT_WORTH: f64 = 0.006;
 /// Maximum tokens of a unit with worth of their own: they suffice to convey action and intent. The
@@ -32,7 +36,7 @@ pub(crate) const EDIT_WORTH: f64 = 0.006;
 pub(crate) const WORTHY_TOKENS: f64 = 24.0;
 /// Worth per token of a unit for each neighbouring unit that is shown: text is read, and used
 /// again, in one piece.
-pub(crate) const JOINED_WORTH: f64 = 0.0025;
+pub(crate) const JOINED_WORTH: f64 = 0.0045;
 /// Worth per token of plain talk, halved after 30 messages, if a conversation has no other signal
 /// of importance.
 pub(crate) const TALK_WORTH: f64 = 0.012;
@@ -113,9 +117,10 @@ pub(crate) fn lead(reading: &Reading, index: usize) -> f64 {
     }
     let block = reading.units[index].block;
     let is_first = index == 0 || reading.units[index - 1].block != block;
+    let is_short = reading.blocks[block as usize].span.len() < SHORT_TEXT_BYTES;
     let is_last = index + 1 == reading.units.len() || reading.units[index + 1].block != block;
     match reading.blocks[block as usize].kind {
-        BlockKind::Call { .. } if is_first => ACTION_WORTH,
+        BlockKind::Call { .. } if is_first || leads_on(reading, index) => ACTION_WORTH,
         BlockKind::Call { .. } => CALL_WORTH,
         BlockKind::Output => 0.0,
         BlockKind::Text => {
@@ -129,7 +134,7 @@ pub(crate) fn lead(reading: &Reading, index: usize) -> f64 {
             // Agents without tools write actions as a block of code.
             if !is_first && is_fence(index - 1) && !is_fence(index) {
                 ACTION_WORTH
-            } else if is_first || is_last {
+            } else if is_first || is_last || is_short {
                 LEAD_WORTH
             } else {
                 0.0
@@ -138,7 +143,64 @@ pub(crate) fn lead(reading: &Reading, index: usize) -> f64 {
     }
 }
 
+/// Whether a unit of a call says what the few before it do not.
+fn leads_on(reading: &Reading, index: usize) -> bool {
+    let block = reading.units[index].block;
+    let before = reading.units[..index].iter().rev().take_while(|unit| unit.block == block);
+    let before: Vec<&Unit> = before.take(MOST_LITTLE + 1).collect();
+    before.len() <= MOST_LITTLE
+        && before.iter().all(|unit| says_little(&reading.text[unit.span.clone()]))
+}
+
+/// Whether a line of a call says little of what it does: another folder, a number, or a program that is yet
+/// to come.
+fn says_little(line: &str) -> bool {
+    let line = line.trim();
+    let value = line.split_once(": ").map_or(line, |(_, value)| value);
+    (line.starts_with("cd ") && !line.contains(['&', ';', '|']))
+        || !value.contains(char::is_alphabetic)
+        || line.ends_with(['"', '\'', '(', '{', '[', '\\', '>', ':'])
+        || line.rsplit_once("<<").is_some_and(|(_, word)| !word.contains(' '))
+}
+
 /// Returns the total tokens of a message's units.
 pub(crate) fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
     reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_say_little_are_known() {
+        for (line, expected) in [
+            ("cd /srv/app", true),
+            ("cd /srv/app && cargo test", false),
+            ("limit: 8", true),
+            ("query: tide gates", false),
+            ("python3 -c \"", true),
+            ("python3 - <<'EOF'", true),
+            ("cat <<EOF > gate.txt", false),
+            ("node -e '", true),
+            ("docker run \\", true),
+            ("# opens the gate", false),
+            ("grep -n gate src/main.rs", false),
+            ("import os", false),
+        ] {
+            assert_eq!(says_little(line), expected, "{line}");
+        }
+    }
+
+    /// The first line that says something leads, and none behind it.
+    #[test]
+    fn a_call_leads_with_its_first_line_that_says_something() {
+        let script = "cd /srv\npython3 - <<'EOF'\nimport gates\ngates.close(7)\nEOF";
+        let mut reading = Reading::of_text(Role::Assistant, script);
+        let (name, id) = ("run".to_owned(), "a".to_owned());
+        reading.blocks[0].kind = BlockKind::Call { name, id, arguments: Box::default() };
+        let leads: Vec<bool> =
+            (0..reading.units.len()).map(|unit| lead(&reading, unit) >= ACTION_WORTH).collect();
+        assert_eq!(leads, [true, true, true, false, false]);
+    }
 }

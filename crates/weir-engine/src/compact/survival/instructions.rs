@@ -45,26 +45,9 @@ const FOLDERS: [&str; 6] = [
     ".kiro/steering/",
 ];
 /// Arguments of tools that look elsewhere than on the agent's own disk, or that search.
-const ELSEWHERE: [&str; 19] = [
-    "url",
-    "urls",
-    "uri",
-    "href",
-    "link",
-    "host",
-    "domain",
-    "site",
-    "owner",
-    "repo",
-    "repository",
-    "repositoryname",
-    "project",
-    "query",
-    "search",
-    "regex",
-    "pattern",
-    "glob",
-    "q",
+const ELSEWHERE: [&str; 16] = [
+    "url", "urls", "uri", "href", "link", "host", "domain", "site", "owner", "project", "query",
+    "search", "regex", "pattern", "glob", "q",
 ];
 /// Words in the names of such tools.
 const SEEKERS: [&str; 17] = [
@@ -73,20 +56,8 @@ const SEEKERS: [&str; 17] = [
 ];
 /// Programs that print files and nothing else.
 const PRINTERS: [&str; 14] = [
-    "cat",
-    "head",
-    "tail",
-    "sed",
-    "less",
-    "more",
-    "bat",
-    "batcat",
-    "nl",
-    "tac",
-    "type",
-    "get-content",
-    "gc",
-    "view",
+    "cat", "head", "tail", "sed", "less", "more", "bat", "batcat", "nl", "tac", "type", "content",
+    "gc", "view",
 ];
 /// Other programs, which print nothing of others.
 const SILENT: [&str; 11] =
@@ -138,7 +109,8 @@ fn is_seeker(name: &str) -> bool {
 
 /// Whether the arguments of a tool name such a file of the disk.
 fn names_file(reading: &Reading, arguments: &[Argument], all: Range<usize>) -> bool {
-    if arguments.iter().any(|own| ELSEWHERE.contains(&&*own.name)) {
+    let is_elsewhere = |name: &str| name.starts_with("repo") || ELSEWHERE.contains(&name);
+    if arguments.iter().any(|own| is_elsewhere(&own.name)) {
         return false;
     }
     let start = &reading.text[all];
@@ -177,7 +149,7 @@ fn prints(command: &str) -> bool {
         let mut words = part.split([' ', '\t']).map(|word| word.trim_matches(['"', '\'']));
         let program = words.next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
         let program = program.to_ascii_lowercase();
-        if PRINTERS.contains(&program.as_str()) {
+        if PRINTERS.contains(&program.trim_start_matches("get-")) {
             is_printed |= words.any(|word| is_of_disk(word) && is_named(word));
         } else if !SILENT.contains(&program.as_str()) {
             return false;
