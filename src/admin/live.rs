@@ -37,6 +37,8 @@ struct Sums {
     sent_tokens: u64,
     cost_usd: String,
     saved_usd: String,
+    planned_tokens: u64,
+    planned_saved_usd: String,
     unpriced: u64,
 }
 
@@ -64,6 +66,8 @@ impl AdminState {
                 sent_tokens: totals.sent_tokens,
                 cost_usd: NanoUsd(totals.cost_nano_usd).to_decimal(),
                 saved_usd: signed_usd(totals.saved_nano_usd),
+                planned_tokens: totals.planned_tokens,
+                planned_saved_usd: signed_usd(totals.planned_saved_nano_usd),
                 unpriced: totals.unpriced,
             },
             running: &look.running,

@@ -219,6 +219,7 @@ fn members(start_ms: u64, row: &UsageRow, asked: &ParsedQuery) -> Map<String, Va
         reasoning_tokens,
         cost_nano_usd,
         saved_nano_usd,
+        planned_saved_nano_usd,
     } = row.totals;
     for (name, figure) in [
         ("requests", requests),
@@ -237,7 +238,9 @@ fn members(start_ms: u64, row: &UsageRow, asked: &ParsedQuery) -> Map<String, Va
         members.insert(name.to_owned(), figure.into());
     }
     members.insert("cost_usd".to_owned(), NanoUsd(cost_nano_usd).to_decimal().into());
+    let planned_saved_usd = signed_usd(planned_saved_nano_usd);
     members.insert("saved_usd".to_owned(), signed_usd(saved_nano_usd).into());
+    members.insert("planned_saved_usd".to_owned(), planned_saved_usd.into());
     members
 }
 

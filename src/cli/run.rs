@@ -345,6 +345,15 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
             grouped(saved)
         ),
     };
+    let dollars = |nano_usd: u64| format!("${:.4}", NanoUsd(nano_usd).0 as f64 / 1e9);
+    let planned = match (is_observed, totals.planned_saved_nano_usd) {
+        (false, _) => String::new(),
+        (true, saved) => {
+            let sign = if saved < 0 { "-" } else { "" };
+            let (sent, saved) = (grouped(totals.planned_tokens), dollars(saved.unsigned_abs()));
+            format!("; without --observe {sent} tokens sent, {sign}{saved} saved")
+        }
+    };
     let money = match (totals.cost_nano_usd, totals.unpriced) {
         (0, 1..) => "spend unknown (no price for the model)".to_owned(),
         (cost, unpriced) => {
@@ -352,8 +361,8 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
                 0 => String::new(),
                 unpriced => format!(" and {unpriced} requests without a price"),
             };
-            format!("${:.4} spent{unknown}", NanoUsd(cost).0 as f64 / 1e9)
+            format!("{} spent{unknown}", dollars(cost))
         }
     };
-    format!("{} ({tokens}, {money}", counted(requests, "request"))
+    format!("{} ({tokens}, {money}{planned}", counted(requests, "request"))
 }

@@ -174,7 +174,15 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     let mut table = vec![heads.map(str::to_owned).chain(HEADS.map(str::to_owned)).collect()];
     table.extend(rows.iter().map(|row| line(row, &args.by, "")));
     table.extend(total.first().map(|total| line(total, &args.by, "total")));
-    Ok(Colours::of_stdout().head(&aligned(&table, args.by.len())))
+    let table = Colours::of_stdout().head(&aligned(&table, args.by.len()));
+    let planned = match total.first().map_or(0, |total| total.totals.planned_saved_nano_usd) {
+        0 => String::new(),
+        planned => {
+            let planned = signed_dollars(planned);
+            format!("planned savings {planned}, by compactions that observe mode left out\n")
+        }
+    };
+    Ok(table + &planned)
 }
 
 /// Columns of a table; JSON and CSV have more.
@@ -188,10 +196,6 @@ fn line(row: &UsageRow, by: &[Column], first: &str) -> Vec<String> {
         _ => String::new(),
     });
     let totals = &row.totals;
-    let signed = match totals.saved_nano_usd {
-        saved if saved < 0 => format!("-{}", dollars(saved.unsigned_abs())),
-        saved => dollars(saved.unsigned_abs()),
-    };
     let figures = [
         totals.requests.to_string(),
         totals.failed.to_string(),
@@ -199,10 +203,15 @@ fn line(row: &UsageRow, by: &[Column], first: &str) -> Vec<String> {
         totals.cached_tokens.to_string(),
         totals.completion_tokens.to_string(),
         dollars(totals.cost_nano_usd),
-        signed,
+        signed_dollars(totals.saved_nano_usd),
         not_exact(row),
     ];
     names.chain(figures).collect()
+}
+
+fn signed_dollars(nano_usd: i64) -> String {
+    let sign = if nano_usd < 0 { "-" } else { "" };
+    format!("{sign}{}", dollars(nano_usd.unsigned_abs()))
 }
 
 /// Formats dollars for a table, rounded up to four decimals.

@@ -10,7 +10,7 @@ use crate::proxy::admit::class::RequestClass;
 use crate::proxy::admit::request::RequestOptions;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::Verbosity;
-use weir_store::ledger::RequestId;
+use weir_store::ledger::{RequestId, signed_usd};
 use weir_store::rates::MinuteLeft;
 
 /// Lowers this request's limit on prompt tokens.
@@ -29,6 +29,8 @@ const EDITS: HeaderName = HeaderName::from_static("x-weir-edits");
 const SUMMARY: HeaderName = HeaderName::from_static("x-weir-summary");
 const RECEIVED_TOKENS: HeaderName = HeaderName::from_static("x-weir-received-tokens");
 const SENT_TOKENS: HeaderName = HeaderName::from_static("x-weir-sent-tokens");
+const PLANNED_TOKENS: HeaderName = HeaderName::from_static("x-weir-planned-tokens");
+const PLANNED_SAVED_USD: HeaderName = HeaderName::from_static("x-weir-planned-saved-usd");
 const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-weir-limit-tokens");
 const BUDGET_HELD_USD: HeaderName = HeaderName::from_static("x-weir-budget-held-usd");
 const BUDGET_LEFT_USD: HeaderName = HeaderName::from_static("x-weir-budget-left-usd");
@@ -198,6 +200,8 @@ pub(super) fn report(headers: &mut HeaderMap, planned: &Planned) {
             budget.and_then(|report| report.left_tokens).map(|left| left.to_string()),
         ),
         (BUDGET_WARNING, budget.and_then(|report| report.warning.clone())),
+        (PLANNED_TOKENS, planned.planned_tokens().map(|tokens| tokens.to_string())),
+        (PLANNED_SAVED_USD, planned.planned_saved_nano_usd.map(signed_usd)),
     ];
     for (name, text) in texts {
         headers.remove(&name);

@@ -80,6 +80,9 @@ pub struct Ended {
     pub completion_tokens: Option<u64>,
     pub cost_usd: Option<String>,
     pub saved_usd: Option<String>,
+    /// Plan of a compaction that observe mode leaves out.
+    pub planned_tokens: Option<u64>,
+    pub planned_saved_usd: Option<String>,
     pub duration_ms: u64,
     pub first_byte_ms: Option<u64>,
     pub plan_ms: Option<f64>,

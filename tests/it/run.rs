@@ -145,6 +145,7 @@ async fn a_limit_compacts_and_observing_forwards_the_same_bytes() {
             false => "2 requests (1 compaction), ",
         };
         assert!(stderr.contains(expected), "{stderr}");
+        assert_eq!(stderr.contains("; without --observe "), is_observed, "{stderr}");
     }
 }
 

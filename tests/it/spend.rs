@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use weir::config::Config;
+use weir::config::{Config, Mode};
 use weir_store::Store;
+use weir_store::ledger::{Totals, UsageQuery};
 
 use crate::cli::isolate;
 use crate::folder::Folder;
@@ -155,6 +156,56 @@ async fn the_command_tells_what_the_journal_has() {
     let copy = folder.file("copy.db").display().to_string();
     assert!(printed(&file, &["backup", &copy]).contains("bytes"));
     assert_eq!(printed(&copy, &["usage"]), table);
+}
+
+/// Sends a conversation that grows, under a limit. Returns the sizes that weir reports: planned if any, else
+/// sent; how many were planned, and what the store has of them all.
+async fn grown(mode: Mode, path: &std::path::Path) -> (Vec<String>, usize, Totals) {
+    let store = Store::open(path).expect("the file can be written");
+    let (upstream, weir) = weir(&store, |config| config.context.mode = mode).await;
+    let (mut messages, mut sizes, mut planned) = (Vec::new(), Vec::new(), 0);
+    for turn in 0..30 {
+        let text = format!("part_{turn} says {}", format!("word_{turn} ").repeat(90));
+        messages.push(json!({"role": "user", "content": text}));
+        let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
+        let headers = "authorization: Bearer sk-one\r\nx-weir-max-input-tokens: 4000\r\n";
+        let answer = ask(weir.address, chat(headers, &body)).await;
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        let of_plan = answer.header("x-weir-planned-tokens");
+        assert_eq!(of_plan.is_some(), answer.header("x-weir-planned-saved-usd").is_some());
+        planned += usize::from(of_plan.is_some());
+        sizes.push(of_plan.or(answer.header("x-weir-sent-tokens")).expect("a size").to_owned());
+        if mode == Mode::Observe {
+            let seen = upstream.requests().pop().expect("it was sent");
+            assert_eq!(seen.body, body.as_bytes(), "turn {turn}");
+        }
+        messages.push(json!({"role": "assistant", "content": format!("I read part {turn}.")}));
+    }
+    let usage = store.usage(UsageQuery::default()).await.expect("it can be read");
+    (sizes, planned, usage[0].totals)
+}
+
+#[tokio::test]
+async fn a_plan_that_is_only_observed_is_stated_apart_from_what_was_saved() {
+    let folder = Folder::new();
+    let [made, observed] = ["made.db", "observed.db"].map(|name| folder.file(name));
+    let (sizes, none, compacted) = grown(Mode::Compact, &made).await;
+    let (planned_sizes, planned, whole) = grown(Mode::Observe, &observed).await;
+    assert_eq!(planned_sizes, sizes, "a plan has the size of what compaction sends");
+    assert!(none == 0 && planned > 10, "{planned}");
+    assert_eq!((whole.saved_nano_usd, compacted.planned_saved_nano_usd), (0, 0));
+    assert_eq!(whole.received_tokens, whole.sent_tokens);
+    let real = i64::try_from(whole.cost_nano_usd).expect("it is small")
+        - i64::try_from(compacted.cost_nano_usd).expect("it is small");
+    let plan = whole.planned_saved_nano_usd;
+    assert!((plan - real).abs() < real / 4, "{plan} planned, {real} saved");
+    let [made, observed] = [made, observed].map(|path| path.display().to_string());
+    assert!(!printed(&made, &["usage"]).contains("planned"));
+    let table = printed(&observed, &["usage"]);
+    assert!(table.contains("planned savings $0."), "{table}");
+    let json = printed(&observed, &["usage", "--json", "--by", "conversation"]);
+    let row: Value = serde_json::from_str(json.trim()).expect("one line of JSON");
+    assert_eq!((&row["saved_usd"], row["planned_saved_usd"] != "0.00"), (&json!("0.00"), true));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use weir_engine::wire::usage::{Metered, Usage};
 use weir_store::budget::price::{Kind, Pieces, ServiceTier};
-use weir_store::budget::{Billed, Price, cost};
+use weir_store::budget::{Billed, Price, cost, part};
 
 const MINUTE_MS: u64 = 60_000;
 /// Maximum tokens of one kind in a request; more is no report.
@@ -176,12 +176,6 @@ impl BilledTokens {
 /// Returns the size of the prompt that a provider reported.
 pub(crate) fn reported_prompt(usage: &Usage) -> Option<u64> {
     usage.prompt_tokens.map(|tokens| tokens.min(MOST_TOKENS))
-}
-
-/// Returns `tokens * numerator / denominator`, 0 if that is 0.
-pub(crate) fn part(tokens: u64, numerator: u64, denominator: u64) -> u64 {
-    let product = u128::from(tokens) * u128::from(numerator);
-    u64::try_from(product.checked_div(denominator.into()).unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

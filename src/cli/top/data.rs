@@ -39,6 +39,8 @@ pub(super) struct StartTotals {
     pub sent_tokens: u64,
     pub cost_usd: Option<String>,
     pub saved_usd: Option<String>,
+    /// What compactions that were only reported would have saved.
+    pub planned_saved_usd: Option<String>,
     /// Requests without a known price.
     pub unpriced: u64,
 }

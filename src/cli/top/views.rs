@@ -377,6 +377,13 @@ pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
         .and(Tone::Good, &format!("   saved {}", amount(totals.saved_usd.as_deref())))
         .and(
             Tone::Near,
+            &match totals.observed {
+                0 => String::new(),
+                _ => format!("   planned {}", amount(totals.planned_saved_usd.as_deref())),
+            },
+        )
+        .and(
+            Tone::Near,
             &match totals.unpriced {
                 0 => String::new(),
                 unpriced => format!("   {unpriced} requests without a price"),

@@ -25,7 +25,7 @@ use crate::proxy::plan::{Job, Planned, Planner};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::allowance::Allowance;
-use weir_store::budget::{Compaction, Kind, Price};
+use weir_store::budget::{Billed, Compaction, Kind, Price, planned_nano_usd};
 use weir_store::ledger::{self, Attribution, Intent, RequestId, Settlement};
 use weir_store::{Store, StoreError, Tenant};
 
@@ -170,7 +170,20 @@ impl Journal {
             };
         }
         planned.budget = holding.report.take();
+        planned.planned_saved_nano_usd = self.planned_saved_nano_usd(planned);
         Ok(holding)
+    }
+
+    /// Returns the saving that the planned compaction of an observed request would have if the provider's
+    /// cache has what was sent before.
+    fn planned_saved_nano_usd(&self, planned: &Planned) -> Option<i64> {
+        let Compaction { received_tokens, earlier_tokens, observed, .. } = planned.compaction;
+        observed?;
+        let price = self.price(self.place(planned.upstream.as_deref()), None, &planned.model)?;
+        let new_tokens = received_tokens.saturating_sub(earlier_tokens.unwrap_or(0));
+        let cache_write_tokens = price.fee(Kind::CacheWrite).map(|_| new_tokens);
+        let billed = Billed { cache_write_tokens, ..Billed::default() };
+        planned_nano_usd(price, &billed, &planned.compaction)
     }
 
     /// Holds a request's maximum cost in all its budgets, or refuses it.
@@ -474,6 +487,8 @@ impl Journal {
 pub struct Cost {
     pub cost_nano_usd: Option<u64>,
     pub saved_nano_usd: Option<i64>,
+    /// What the compaction that observe mode leaves out would have saved.
+    pub planned_saved_nano_usd: Option<i64>,
 }
 
 impl Cost {
@@ -481,10 +496,12 @@ impl Cost {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let cost = [self.cost_nano_usd, other.cost_nano_usd].into_iter().flatten();
-        let saved = [self.saved_nano_usd, other.saved_nano_usd].into_iter().flatten();
+        let sum = |own: [Option<i64>; 2]| own.into_iter().flatten().reduce(i64::saturating_add);
+        let planned = [self.planned_saved_nano_usd, other.planned_saved_nano_usd];
         Self {
             cost_nano_usd: cost.reduce(u64::saturating_add),
-            saved_nano_usd: saved.reduce(i64::saturating_add),
+            saved_nano_usd: sum([self.saved_nano_usd, other.saved_nano_usd]),
+            planned_saved_nano_usd: sum(planned),
         }
     }
 }

@@ -134,8 +134,8 @@ pub struct Finished<'a> {
     pub error: Option<ErrorKind>,
     /// `x-weir-action`; empty if weir has not read the conversation.
     pub action: &'a str,
-    /// Tokens of the conversation as received and as sent, by weir's count.
-    pub conversation_tokens: Option<(u64, u64)>,
+    /// Tokens of the conversation as received, as sent, and as sent without observe mode, by weir's count.
+    pub conversation_tokens: Option<[u64; 3]>,
     pub duration: Duration,
     /// Time from the head of an answer in events to its end.
     pub stream: Option<Duration>,
@@ -155,10 +155,14 @@ pub struct Totals {
     /// Tokens by weir's count.
     pub received_tokens: u64,
     pub sent_tokens: u64,
+    /// Tokens as they would be sent without observe mode.
+    pub planned_tokens: u64,
     /// Requests that were settled without a price.
     pub unpriced: u64,
     pub cost_nano_usd: u64,
     pub saved_nano_usd: i64,
+    /// What compactions that observe mode left out would have saved.
+    pub planned_saved_nano_usd: i64,
 }
 
 /// All metrics since the process started.
@@ -316,11 +320,12 @@ impl Metrics {
         for action in request.action.split('+').filter_map(known_action) {
             self.actions.get_or_create(&OfAction { action }).inc();
         }
-        if let Some((received, sent)) = request.conversation_tokens {
+        if let Some([received, sent, planned]) = request.conversation_tokens {
             let mut totals = self.lock_totals();
             totals.requests += 1;
             totals.received_tokens += received;
             totals.sent_tokens += sent;
+            totals.planned_tokens += planned;
             drop(totals);
             self.conversation_tokens.get_or_create(&OfKind { kind: "received" }).inc_by(received);
             self.conversation_tokens.get_or_create(&OfKind { kind: "sent" }).inc_by(sent);
@@ -446,6 +451,7 @@ impl Metrics {
         totals.unpriced += u64::from(is_accepted && settlement.cost_nano_usd.is_none());
         totals.cost_nano_usd += settlement.cost_nano_usd.unwrap_or(0);
         totals.saved_nano_usd += settlement.saved_nano_usd.unwrap_or(0);
+        totals.planned_saved_nano_usd += settlement.planned_saved_nano_usd.unwrap_or(0);
         drop(totals);
         let usd = |nano_usd: f64| nano_usd / 1e9;
         if let Some(cost) = settlement.cost_nano_usd.filter(|cost| *cost > 0) {

@@ -49,7 +49,7 @@ use weir_engine::plan::{
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
-use weir_store::budget::Compaction;
+use weir_store::budget::{Compaction, Observed};
 
 /// Maximum bytes of new messages counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
@@ -619,7 +619,12 @@ impl Draft {
         planned.compaction.earlier_tokens =
             before.map(|sent| sent.received_tokens + plan.overhead_tokens);
         planned.compaction.is_new = is_compacted && compactions > compactions_before;
-        if compactions > compactions_before {
+        let is_new = compactions > compactions_before;
+        planned.compaction.observed = plan.planned_tokens.map(|sent_tokens| Observed {
+            sent_tokens,
+            unchanged_tokens: is_new.then(|| plan.unchanged_tokens(compactions_before)),
+        });
+        if is_new {
             planned.compacted_by = plan.steps_after(compactions_before);
         }
     }
@@ -667,6 +672,7 @@ impl Draft {
                 earlier_tokens: None,
                 is_new: false,
                 max_input_tokens: limits.max_input_tokens.unwrap_or(limits.window_tokens),
+                observed: None,
             },
             max_output_tokens: request.max_output_tokens,
             is_clampable: false,
@@ -680,6 +686,7 @@ impl Draft {
             shortened: None,
             cleared: Cleared::default(),
             budget: None,
+            planned_saved_nano_usd: None,
             compacted_by: String::new(),
             progress: None,
             begun: None,

@@ -158,6 +158,8 @@ pub struct Planned {
     pub cleared: Cleared,
     /// State of its budgets.
     pub budget: Option<BudgetReport>,
+    /// Expected saving of the compaction that observe mode leaves out, if the model has a price.
+    pub planned_saved_nano_usd: Option<i64>,
     /// Steps of the compactions that no earlier request had, in the words of `action`; empty if
     /// there are none.
     pub compacted_by: String,
@@ -249,6 +251,11 @@ impl PartialEq for Progress {
 impl Eq for Progress {}
 
 impl Planned {
+    /// Prompt tokens that would be sent without observe mode; `None` if they are those that are sent.
+    pub fn planned_tokens(&self) -> Option<u64> {
+        self.compaction.observed.map(|observed| observed.sent_tokens)
+    }
+
     /// Whether the model receives less of the conversation than the caller sent.
     pub fn loses(&self) -> bool {
         self.compactions > 0 || self.received_tokens > self.limit_tokens

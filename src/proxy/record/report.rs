@@ -8,6 +8,7 @@ use crate::proxy::hold::account::believed;
 use crate::proxy::live;
 use crate::proxy::logged::{clipped, logged};
 use crate::proxy::metrics::Finished;
+use crate::proxy::plan::Planned;
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::signed_usd;
 use weir_store::now_ms;
@@ -59,7 +60,10 @@ impl Record {
                 _ => None,
             },
             action: self.action().unwrap_or_default(),
-            conversation_tokens: sent.map(|sent| (sent.received_tokens, sent.sent_tokens)),
+            conversation_tokens: sent.map(|sent| {
+                let planned_tokens = sent.planned_tokens().unwrap_or(sent.sent_tokens);
+                [sent.received_tokens, sent.sent_tokens, planned_tokens]
+            }),
             duration: self.times.begun.elapsed(),
             stream: self.times.stream_begun.map(|begun| begun.elapsed()),
             first_byte: self.sending.first_byte_ms.map(Duration::from_millis),
@@ -102,6 +106,8 @@ impl Record {
                 .cost_nano_usd
                 .map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
             saved_usd: self.accounts.cost.saved_nano_usd.map(signed_usd),
+            planned_tokens: planned.and_then(Planned::planned_tokens),
+            planned_saved_usd: self.accounts.cost.planned_saved_nano_usd.map(signed_usd),
             duration_ms: millis(self.times.begun.elapsed()),
             first_byte_ms: self.sending.first_byte_ms,
             plan_ms: self.times.planning.map(|planning| (planning.as_micros() as f64) / 1000.0),
@@ -191,6 +197,8 @@ impl Record {
             completion_tokens = usage.completion_tokens,
             cached_tokens = usage.cached_tokens,
             cost_usd = self.accounts.cost.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            planned_tokens = planned.and_then(Planned::planned_tokens),
+            planned_saved_usd = self.accounts.cost.planned_saved_nano_usd.map(signed_usd),
             id = self.accounts.id.map(tracing::field::display),
             finish_reason = self.metered.finish_reason.as_deref(),
             "request"

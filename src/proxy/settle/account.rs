@@ -127,6 +127,7 @@ impl Journal {
                     earlier_tokens: None,
                     is_new: false,
                     max_input_tokens: u64::MAX,
+                    observed: None,
                 });
                 let counted = (compaction, intent.sent_tokens);
                 let settlement = self.settlement(&intent, counted, &Ended::killed()).await;
@@ -252,6 +253,7 @@ impl Account {
         settled.map_or_else(Cost::default, |(_, settlement)| Cost {
             cost_nano_usd: settlement.cost_nano_usd,
             saved_nano_usd: settlement.saved_nano_usd,
+            planned_saved_nano_usd: settlement.planned_saved_nano_usd,
         })
     }
 

@@ -93,9 +93,10 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         let (own, cost) = priced(price, &usage, metered);
         (price, own, Cost { partly: cost.partly || lacks_search_fee, ..cost })
     });
-    let saved_nano_usd = priced.as_ref().and_then(|(price, own, _)| {
+    let savings = priced.as_ref().and_then(|(price, own, _)| {
         let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage)?;
-        Some(budget::saved_nano_usd(price, own, compaction))
+        let planned = budget::planned_nano_usd(price, own, compaction);
+        Some((budget::saved_nano_usd(price, own, compaction), planned))
     });
     // With a price a request, an answer without usage costs no more than the hold.
     let most = known.held.filter(|_| has_fee && !has_usage);
@@ -130,7 +131,8 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         cache_write_tokens: usage.cache_write_tokens,
         reasoning_tokens: usage.reasoning_tokens,
         cost_nano_usd,
-        saved_nano_usd,
+        saved_nano_usd: savings.map(|(saved, _)| saved),
+        planned_saved_nano_usd: savings.and_then(|(_, planned)| planned),
         flags,
         ..Settlement::default()
     }
@@ -322,6 +324,7 @@ mod tests {
             earlier_tokens: None,
             is_new: false,
             max_input_tokens: 100_000,
+            observed: None,
         };
         Known {
             picture_nano_usd: None,

@@ -242,6 +242,7 @@ async fn no_row_poisons_others(place: impl Place) {
             reasoning_tokens: figure,
             cost_nano_usd: figure,
             saved_nano_usd: Some(i64::MIN),
+            planned_saved_nano_usd: Some(i64::MIN),
             flags: Flags::UNPRICED | Flags::ESTIMATED,
             first_byte_ms: figure,
             total_ms: figure,
@@ -259,6 +260,7 @@ async fn no_row_poisons_others(place: impl Place) {
     let all = total(&store).await;
     assert_eq!(all.prompt_tokens, 6006 + 6 * MAX_FIGURE);
     assert_eq!(all.saved_nano_usd, -6 * 70 - 6 * (1 << 53));
+    assert_eq!(all.planned_saved_nano_usd, -6 * (1 << 53));
     for row in rows(&store).await {
         for text in [&row.model, &row.route, &row.settlement.outcome, &row.upstream, &row.zone] {
             assert!(text.len() <= MAX_TEXT_BYTES, "{text}");

@@ -265,6 +265,8 @@ async fn a_store_of_an_earlier_weir_is_taken_over_whole() {
              DROP TABLE conversation; DROP TABLE conversation_message;
              ALTER TABLE request DROP COLUMN conversation; ALTER TABLE request DROP COLUMN agent;
              ALTER TABLE request DROP COLUMN parent; ALTER TABLE request DROP COLUMN class;
+             ALTER TABLE request DROP COLUMN planned_saved_nano_usd;
+             ALTER TABLE usage_day DROP COLUMN planned_saved_nano_usd;
              INSERT INTO intent SELECT id, x'00', begun_ms, '' FROM request",
         )
         .expect("SQL");

@@ -73,6 +73,8 @@ pub struct Plan {
     pub received_tokens: u64,
     /// Prompt tokens as sent, overhead included.
     pub sent_tokens: u64,
+    /// Prompt tokens that compaction would send, if the conversation is only observed and could be compacted.
+    pub planned_tokens: Option<u64>,
     /// Number of compactions of the conversation.
     pub compactions: u32,
     /// Whether the last of them is made at this very request.
@@ -242,6 +244,7 @@ impl Plan {
             overhead_tokens,
             received_tokens,
             sent_tokens: received_tokens,
+            planned_tokens: None,
             compactions: 0,
             is_compacted_here: false,
             zone: Zone::Continue,
@@ -328,6 +331,11 @@ impl Plan {
         source: &RequestSource<'_>,
     ) -> Result<Self, PlanError> {
         let (kind, tools) = self.decide(request, options, source);
+        if self.treatment == Treatment::Observed {
+            let options = PlanOptions { mode: Mode::Compact, ..options.clone() };
+            let made = self.clone().finish(request, &options, source);
+            self.planned_tokens = made.ok().map(|plan| plan.sent_tokens);
+        }
         let end = Arc::clone(&self.end);
         let needs_nothing = self.treatment == Treatment::LeftAlone;
         self.zone = end.zone();
@@ -403,6 +411,19 @@ impl Plan {
             Treatment::Compacted => self.end.cleared(),
             _ => Cleared::default(),
         }
+    }
+
+    /// Prompt tokens before the first message that compactions after the first `before` ones change.
+    pub fn unchanged_tokens(&self, before: u32) -> u64 {
+        let (end, notes) = (&self.end, &self.end.notes.list);
+        let is_changed = |message: &usize| end.history().changed_in(*message) > before;
+        let new_notes = notes.iter().filter(|note| note.compaction > before);
+        let new_notes = new_notes.map(|note| note.message);
+        let first = (0..end.messages()).find(is_changed).into_iter().chain(new_notes).min();
+        let first = first.unwrap_or(end.messages());
+        let notes_tokens = notes.iter().filter(|note| note.message < first).map(|note| note.tokens);
+        let messages_tokens = (0..first).map(|message| end.sent_size(message));
+        self.overhead_tokens + messages_tokens.chain(notes_tokens).sum::<u64>()
     }
 
     /// Steps of the compactions after the first `before` ones, in the words of `action`.

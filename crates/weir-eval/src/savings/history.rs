@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::fold::Folded;
-use crate::bill::{self, BilledTokens, CacheRules, MOST_TOKENS, part};
+use crate::bill::{self, BilledTokens, CacheRules, MOST_TOKENS};
 use crate::conversation::{Conversation, MEASURE};
 use crate::recorded::RecordedExchange;
 use weir_engine::plan::extra_tokens;
-use weir_store::budget::Price;
+use weir_store::budget::{Price, part};
 
 /// Looks up the price of a model.
 pub type Prices<'p> = dyn Fn(&str) -> Option<&'p Price> + Sync + 'p;

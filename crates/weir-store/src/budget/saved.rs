@@ -49,6 +49,18 @@ pub struct Compaction {
     pub is_new: bool,
     /// The model's input limit.
     pub max_input_tokens: u64,
+    /// The compaction that observe mode leaves out, if any.
+    pub observed: Option<Observed>,
+}
+
+/// Compaction that is planned and not made, by weir's count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Observed {
+    /// As it would be forwarded.
+    pub sent_tokens: u64,
+    /// Tokens before the first message that would be changed here; `None` if the conversation would begin as
+    /// in its earlier request.
+    pub unchanged_tokens: Option<u64>,
 }
 
 /// Returns the savings of `compaction` for the request that was `billed` at `price`, in
@@ -63,6 +75,52 @@ pub fn saved_nano_usd(price: &Price, billed: &Billed, compaction: &Compaction) -
     };
     let with = price::bill(price, &as_sent).nano_usd_mtok;
     let without = price::bill(price, &whole(&as_sent, compaction)).nano_usd_mtok;
+    difference(without, with)
+}
+
+/// Returns the savings that the planned compaction of a request would have had, in nano-dollars, rounded down;
+/// `None` if none is planned. The request was `billed` whole.
+///
+/// The same rules hold as above. What an earlier request contained is read from the cache in the share that
+/// was read of it; if that is not reported, all of it. A planned compaction is charged for the tokens behind
+/// the first one that it changes.
+pub fn planned_nano_usd(price: &Price, billed: &Billed, compaction: &Compaction) -> Option<i64> {
+    let Compaction { received_tokens: received, observed, .. } = *compaction;
+    let planned = observed?;
+    let prompt = billed.prompt_tokens.unwrap_or(received);
+    let scaled = |tokens: u64| part(tokens, prompt.min(received), received).min(prompt);
+    let left_out = scaled(received.saturating_sub(planned.sent_tokens));
+    let earlier = scaled(compaction.earlier_tokens.unwrap_or(0).min(received));
+    let is_held = |tokens: u64| tokens >= CACHE_FLOOR_TOKENS;
+    let assumed = if is_held(earlier) { earlier } else { 0 };
+    let cached = billed.cached_tokens.unwrap_or(assumed).min(prompt);
+    let shared = match planned.unchanged_tokens {
+        Some(tokens) => scaled(tokens).min(earlier),
+        None => earlier.saturating_sub(left_out),
+    };
+    let read = if is_held(shared) { part(shared, cached, earlier.max(cached)) } else { 0 };
+    let sent = (prompt - left_out).max(read);
+    let written = |tokens: Option<u64>| Some(part(sent - read, tokens?, prompt - cached));
+    let whole = Billed { prompt_tokens: Some(prompt), cached_tokens: Some(cached), ..*billed };
+    let shorter = Billed {
+        prompt_tokens: Some(sent),
+        cached_tokens: Some(read),
+        cache_write_tokens: written(billed.cache_write_tokens),
+        cache_write_1h_tokens: written(billed.cache_write_1h_tokens),
+        ..whole
+    };
+    let [without, with] = [whole, shorter].map(|own| price::bill(price, &own).nano_usd_mtok);
+    Some(difference(without, with))
+}
+
+/// Returns `tokens * numerator / denominator`, 0 if that is 0.
+pub fn part(tokens: u64, numerator: u64, denominator: u64) -> u64 {
+    let product = u128::from(tokens) * u128::from(numerator);
+    u64::try_from(product.checked_div(denominator.into()).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+/// Returns the difference of two bills in nano-dollars, rounded down.
+fn difference(without: u128, with: u128) -> i64 {
     if without >= with {
         i64::try_from((without - with) / TOKENS_PER_MTOK).unwrap_or(i64::MAX)
     } else {
@@ -141,6 +199,7 @@ mod tests {
             earlier_tokens: u64::try_from(earlier).ok(),
             is_new,
             max_input_tokens: 1_000_000,
+            observed: None,
         }
     }
 
@@ -255,7 +314,7 @@ mod tests {
         for text in [PLAIN, WRITES] {
             let price = price(text);
             let writes = text == WRITES;
-            let (mut with, mut without, mut saved) = (0_i64, 0_i64, 0_i64);
+            let (mut with, mut without, mut saved, mut planned) = (0_i64, 0_i64, 0_i64, 0_i64);
             let (mut received, mut sent) = (0_u64, 0_u64);
             let mut cuts = 0;
             for turn in 0..200_u64 {
@@ -281,21 +340,29 @@ mod tests {
                 let cost = |billed: &Billed| {
                     i64::try_from(price::cost(&price, billed).nano_usd).expect("it is small")
                 };
-                let as_sent = bill(sent, common);
+                let (as_sent, whole) = (bill(sent, common), bill(received, earlier));
                 with += cost(&as_sent);
-                without += cost(&bill(received, earlier));
+                without += cost(&whole);
                 let compaction = Compaction {
                     received_tokens: received,
                     sent_tokens: sent,
                     earlier_tokens: Some(earlier),
                     is_new,
                     max_input_tokens: 1_000_000,
+                    observed: None,
                 };
                 saved += saved_nano_usd(&price, &as_sent, &compaction);
+                let unchanged_tokens = is_new.then_some(common);
+                let observed = Some(Observed { sent_tokens: sent, unchanged_tokens });
+                let left =
+                    Compaction { sent_tokens: received, is_new: false, observed, ..compaction };
+                planned += planned_nano_usd(&price, &whole, &left).expect("one is planned");
+                assert_eq!(saved_nano_usd(&price, &whole, &left), 0, "nothing was left out");
             }
             assert!(cuts > 5, "{cuts}");
             let difference = without - with;
             assert!((difference - saved).abs() <= 200, "{text}: {difference} and {saved}");
+            assert!((difference - planned).abs() <= 200, "{text}: {difference}, {planned} planned");
         }
     }
 
@@ -323,8 +390,10 @@ mod tests {
                 earlier_tokens: earlier,
                 is_new,
                 max_input_tokens: tokens[2],
+                observed: is_new.then_some(Observed { sent_tokens: tokens[1], unchanged_tokens: earlier }),
             };
             saved_nano_usd(&price, &billed, &compaction);
+            planned_nano_usd(&price, &billed, &compaction);
         }
 
         /// For any figures, reported savings never exceed the uncached price of the removed tokens.
@@ -344,6 +413,7 @@ mod tests {
                 earlier_tokens: earlier,
                 is_new,
                 max_input_tokens: 1_000_000,
+                observed: None,
             };
             let saved = saved_nano_usd(&price(PLAIN), &billed, &compaction);
             prop_assert!(saved <= i64::try_from(left_out * 1000).expect("it is small"));

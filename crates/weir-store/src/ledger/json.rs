@@ -67,7 +67,7 @@ impl UsageRow {
     }
 
     /// Returns the figures by name, in display order.
-    pub fn figures(&self) -> [(&'static str, String); 14] {
+    pub fn figures(&self) -> [(&'static str, String); 15] {
         let totals = &self.totals;
         [
             ("requests", totals.requests.to_string()),
@@ -84,6 +84,7 @@ impl UsageRow {
             ("reasoning_tokens", totals.reasoning_tokens.to_string()),
             ("cost_usd", usd(totals.cost_nano_usd)),
             ("saved_usd", signed_usd(totals.saved_nano_usd)),
+            ("planned_saved_usd", signed_usd(totals.planned_saved_nano_usd)),
         ]
     }
 
@@ -140,6 +141,7 @@ impl RequestRow {
             "reasoning_tokens": ended.reasoning_tokens,
             "cost_usd": ended.cost_nano_usd.map(usd),
             "saved_usd": ended.saved_nano_usd.map(signed_usd),
+            "planned_saved_usd": ended.planned_saved_nano_usd.map(signed_usd),
             "plan_ms": self.plan_ms,
             "first_byte_ms": ended.first_byte_ms,
             "total_ms": ended.total_ms,

@@ -208,6 +208,8 @@ pub struct Settlement {
     pub reasoning_tokens: Option<u64>,
     pub cost_nano_usd: Option<u64>,
     pub saved_nano_usd: Option<i64>,
+    /// What the compaction that observe mode leaves out would have saved.
+    pub planned_saved_nano_usd: Option<i64>,
     pub flags: Flags,
     pub first_byte_ms: Option<u64>,
     pub total_ms: Option<u64>,

@@ -312,12 +312,12 @@ pub(crate) const REQUEST_COLUMNS: &str =
     model, upstream, stream, status, outcome, action, zone, received_tokens, sent_tokens,
     prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
     cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms,
-    conversation, agent, parent, class";
+    conversation, agent, parent, class, planned_saved_nano_usd";
 
 /// Columns that count requests, and columns whose sums can grow large.
 pub(crate) const COUNT_COLUMNS: [&str; 5] =
     ["requests", "failed", "estimated", "partly_priced", "unpriced"];
-pub(crate) const SUM_COLUMNS: [&str; 9] = [
+pub(crate) const SUM_COLUMNS: [&str; 10] = [
     "received_tokens",
     "sent_tokens",
     "prompt_tokens",
@@ -327,13 +327,17 @@ pub(crate) const SUM_COLUMNS: [&str; 9] = [
     "reasoning_tokens",
     "cost_nano_usd",
     "saved_nano_usd",
+    "planned_saved_nano_usd",
 ];
 
 /// Builds totals from their columns, capping values that exceed a field.
-pub(crate) fn totals_of(counted: [u64; 5], summed: [i128; 9]) -> Totals {
+pub(crate) fn totals_of(counted: [u64; 5], summed: [i128; 10]) -> Totals {
     let [requests, failed, estimated, partly_priced, unpriced] = counted;
     let whole = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
-    let saved = summed[8].clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+    let signed = |sum: i128| {
+        let sum = sum.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+        i64::try_from(sum).unwrap_or(0)
+    };
     Totals {
         requests,
         failed,
@@ -348,6 +352,7 @@ pub(crate) fn totals_of(counted: [u64; 5], summed: [i128; 9]) -> Totals {
         cache_write_tokens: whole(summed[5]),
         reasoning_tokens: whole(summed[6]),
         cost_nano_usd: whole(summed[7]),
-        saved_nano_usd: i64::try_from(saved).unwrap_or(0),
+        saved_nano_usd: signed(summed[8]),
+        planned_saved_nano_usd: signed(summed[9]),
     }
 }

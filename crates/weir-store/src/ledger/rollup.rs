@@ -46,6 +46,8 @@ pub struct Totals {
     pub reasoning_tokens: u64,
     pub cost_nano_usd: u64,
     pub saved_nano_usd: i64,
+    /// What compactions that observe mode left out would have saved.
+    pub planned_saved_nano_usd: i64,
 }
 
 impl Totals {
@@ -54,6 +56,8 @@ impl Totals {
             *sum = sum.saturating_add(more);
         }
         self.saved_nano_usd = self.saved_nano_usd.saturating_add(other.saved_nano_usd);
+        self.planned_saved_nano_usd =
+            self.planned_saved_nano_usd.saturating_add(other.planned_saved_nano_usd);
     }
 
     fn figures_mut(&mut self) -> [&mut u64; 13] {
@@ -180,6 +184,7 @@ impl<'a> Rollup<'a> {
             reasoning_tokens: settlement.reasoning_tokens.unwrap_or(0),
             cost_nano_usd: settlement.cost_nano_usd.unwrap_or(0),
             saved_nano_usd: settlement.saved_nano_usd.unwrap_or(0),
+            planned_saved_nano_usd: settlement.planned_saved_nano_usd.unwrap_or(0),
             ..Totals::default()
         };
         self.add_at(key, settlement.status, settlement.flags, settlement.completion_tokens, totals);

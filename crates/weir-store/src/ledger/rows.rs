@@ -166,6 +166,7 @@ fn request_row(row: &SqlRow) -> RequestRow {
             reasoning_tokens: row.some_figure(21),
             cost_nano_usd: row.some_figure(22),
             saved_nano_usd: row.some_figure(23).map(|_| row.number(23)),
+            planned_saved_nano_usd: row.some_figure(32).map(|_| row.number(32)),
             flags: Flags(u32::try_from(row.number(24)).unwrap_or(0)),
             first_byte_ms: row.some_figure(26),
             total_ms: row.some_figure(27),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::ledger::codec::{figures, stored_ms};
 use super::super::ledger::rollup::{MAX_ADDITION, Totals, UsageKey, stored_total};
+use super::super::ledger::text::signed_figure;
 use super::super::wal::record::{IntentRecord, SettlementRecord};
 use super::connection::Param;
 
@@ -27,6 +28,7 @@ pub(super) struct RequestColumns<'a> {
     times_ms: [Vec<Option<i64>>; 3],
     /// Conversation, agent, parent and class.
     labels: [Vec<Option<&'a str>>; 4],
+    planned_saved: Vec<Option<i64>>,
 }
 
 impl<'a> RequestColumns<'a> {
@@ -51,6 +53,7 @@ impl<'a> RequestColumns<'a> {
             let times = [intent.plan_ms, settlement.first_byte_ms, settlement.total_ms];
             push(&mut rows.times_ms, times.map(figure));
             push(&mut rows.labels, intent.labels);
+            rows.planned_saved.push(signed_figure(settlement.planned_saved_nano_usd));
         }
         rows
     }
@@ -66,6 +69,7 @@ impl<'a> RequestColumns<'a> {
         params.push(&self.flags);
         params.extend(self.times_ms.iter().map(|times| times as Param<'_>));
         params.extend(self.labels.iter().map(|labels| labels as Param<'_>));
+        params.push(&self.planned_saved);
         params
     }
 }
@@ -108,18 +112,21 @@ impl<'a> UsageKeyColumns<'a> {
 pub(super) struct TotalsColumns<'a> {
     keys: UsageKeyColumns<'a>,
     /// In the order of `COUNTED` and `SUMMED`.
-    figures: [Vec<i64>; 14],
+    figures: [Vec<i64>; 15],
 }
 
 impl<'a> TotalsColumns<'a> {
     pub(super) fn new(usage: &'a BTreeMap<UsageKey<'a>, Totals>) -> Self {
-        let mut figures: [Vec<i64>; 14] = Default::default();
+        let mut figures: [Vec<i64>; 15] = Default::default();
         for totals in usage.values() {
             let whole = totals.figures().map(stored_total);
             for (column, figure) in figures.iter_mut().zip(whole) {
                 column.push(figure);
             }
-            figures[13].push(totals.saved_nano_usd.clamp(-MAX_ADDITION, MAX_ADDITION));
+            let signed = [totals.saved_nano_usd, totals.planned_saved_nano_usd];
+            for (column, figure) in figures[13..].iter_mut().zip(signed) {
+                column.push(figure.clamp(-MAX_ADDITION, MAX_ADDITION));
+            }
         }
         Self { keys: UsageKeyColumns::new(usage.keys()), figures }
     }

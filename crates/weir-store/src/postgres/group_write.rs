@@ -26,11 +26,11 @@ const RELEASE: &str = "DELETE FROM weir_intent i WHERE i.id = ANY ($1::bytea[])
     AND NOT EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)";
 const FORGET: &str = "DELETE FROM weir_intent WHERE id = ANY ($1::bytea[])";
 /// In column order.
-const REQUEST_TYPES: [&str; 32] = [
+const REQUEST_TYPES: [&str; 33] = [
     "bytea", "bigint", "bytea", "text", "text", "text", "text", "text", "text", "text", "boolean",
     "bigint", "text", "text", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint",
     "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "text", "text", "text",
-    "text",
+    "text", "bigint",
 ];
 static INSERT: LazyLock<String> = LazyLock::new(|| {
     format!(
@@ -77,9 +77,10 @@ fn add(first: usize) -> String {
     let types = [&PLACE_TYPES[..], &vec!["bigint"; figures.len()]].concat();
     let capped = |name: &&str| match *name {
         // No sum grows beyond one that still allows an addition.
-        "saved_nano_usd" => "saved_nano_usd = greatest(least(own.saved_nano_usd
-             + excluded.saved_nano_usd, 1::bigint << 62), -(1::bigint << 62))"
-            .to_owned(),
+        name if name.ends_with("saved_nano_usd") => format!(
+            "{name} = greatest(least(own.{name} + excluded.{name}, 1::bigint << 62),
+             -(1::bigint << 62))"
+        ),
         name => format!("{name} = least(own.{name} + excluded.{name}, 1::bigint << 62)"),
     };
     format!(

@@ -5,8 +5,13 @@ use super::super::{OpenError, SECRET_BYTES};
 use super::connection::{Connection, LONG_TIMEOUT, ServerFailure};
 
 /// Migrations between versions; the first starts from an empty schema.
-const MIGRATIONS: &[&str] =
-    &[include_str!("1.sql"), include_str!("2.sql"), include_str!("3.sql"), include_str!("4.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("1.sql"),
+    include_str!("2.sql"),
+    include_str!("3.sql"),
+    include_str!("4.sql"),
+    include_str!("5.sql"),
+];
 
 /// Advisory lock for creating and changing tables in a schema.
 const LOCK: &str =

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 
 use crate::ledger::codec::{self, stored_ms};
+use crate::ledger::text::signed_figure;
 use crate::ledger::{Intent, RequestId};
 use crate::wal::instances::Instance;
 use crate::wal::record::{IntentRecord, SettlementRecord};
@@ -69,7 +70,7 @@ pub(crate) fn insert(
         .prepare_cached(
             "INSERT OR IGNORE INTO request VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
              ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,
-             ?29, ?30, ?31, ?32)",
+             ?29, ?30, ?31, ?32, ?33)",
         )?
         .execute(params![
             intent.id.0,
@@ -104,6 +105,7 @@ pub(crate) fn insert(
             agent,
             parent,
             class,
+            signed_figure(settlement.planned_saved_nano_usd),
         ])?;
     Ok(inserted > 0)
 }

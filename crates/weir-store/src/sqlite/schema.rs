@@ -59,6 +59,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("attribution.sql"),
     include_str!("conversation.sql"),
     include_str!("mark.sql"),
+    include_str!("planned.sql"),
 ];
 
 /// Rejects files that are not weir's, or of a later version. Changes nothing.

@@ -59,6 +59,7 @@ fn add_row(rollup: &mut Rollup<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
         reasoning_tokens: figure(15)?.unwrap_or(0),
         cost_nano_usd: figure(16)?.unwrap_or(0),
         saved_nano_usd: row.get::<_, Option<i64>>(17)?.unwrap_or(0),
+        planned_saved_nano_usd: row.get::<_, Option<i64>>(18)?.unwrap_or(0),
         ..Totals::default()
     };
     rollup.add_at(key, row.get(7)?, Flags(row.get(8)?), figure(12)?, totals);
@@ -106,7 +107,8 @@ pub(crate) fn count(
         let mut request = connection.prepare_cached(
             "SELECT begun_ms, tenant, key, team, organisation, user, model, status, flags,
              received_tokens, sent_tokens, prompt_tokens, completion_tokens, cached_tokens,
-             cache_write_tokens, reasoning_tokens, cost_nano_usd, saved_nano_usd
+             cache_write_tokens, reasoning_tokens, cost_nano_usd, saved_nano_usd,
+             planned_saved_nano_usd
              FROM request WHERE id = ?1",
         )?;
         for id in ids {
@@ -134,7 +136,7 @@ fn add(
     connection
         .prepare_cached(
             "INSERT INTO usage_day VALUES
-             (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
+             (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
         )?
         .execute(params![
             key.day,
@@ -203,7 +205,9 @@ fn update(connection: &Connection, key: &UsageKey<'_>, totals: &Totals) -> rusql
              cache_write_tokens = min(cache_write_tokens + ?18, 1 << 62),
              reasoning_tokens = min(reasoning_tokens + ?19, 1 << 62),
              cost_nano_usd = min(cost_nano_usd + ?20, 1 << 62),
-             saved_nano_usd = max(min(saved_nano_usd + ?21, 1 << 62), -(1 << 62))
+             saved_nano_usd = max(min(saved_nano_usd + ?21, 1 << 62), -(1 << 62)),
+             planned_saved_nano_usd =
+                 max(min(planned_saved_nano_usd + ?22, 1 << 62), -(1 << 62))
              WHERE day = ?1 AND tenant = ?2 AND key = ?3 AND team = ?4 AND organisation = ?5
              AND user = ?6 AND model = ?7",
         )?
@@ -229,6 +233,7 @@ fn update(connection: &Connection, key: &UsageKey<'_>, totals: &Totals) -> rusql
             reasoning,
             cost,
             totals.saved_nano_usd.clamp(-MAX_ADDITION, MAX_ADDITION),
+            totals.planned_saved_nano_usd.clamp(-MAX_ADDITION, MAX_ADDITION),
         ])?;
     Ok(changed > 0)
 }

@@ -26,7 +26,7 @@ pub(crate) fn opened(intent: &Intent) -> Vec<u8> {
     encoder.intent(intent);
     encoder.figure(intent.held_nano_usd);
     encoder.figure(intent.held_tokens);
-    encoder.labels(intent);
+    encoder.labels(intent, None);
     encoder.finish()
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn settled(intent: &Intent, settlement: &Settlement) -> Vec<u8> {
     let mut encoder = Encoder::new(SETTLED, intent.id);
     encoder.intent(intent);
     encoder.settlement(settlement);
-    encoder.labels(intent);
+    encoder.labels(intent, settlement.planned_saved_nano_usd);
     encoder.finish()
 }
 
@@ -90,19 +90,21 @@ impl Encoder {
         ] {
             self.figure(tokens);
         }
-        // The sign is the lowest bit.
-        let saved = signed_figure(settlement.saved_nano_usd);
-        self.optional_varint(saved.map(|saved| saved.unsigned_abs() << 1 | u64::from(saved < 0)));
+        self.signed_figure(settlement.saved_nano_usd);
         self.varint(u64::from(settlement.flags.0));
         self.figure(settlement.first_byte_ms);
         self.figure(settlement.total_ms);
     }
 
-    /// Writes the labels, if there are any. They end a record, so that others read those without.
-    fn labels(&mut self, intent: &Intent) {
+    /// Writes the labels, and what was `planned`, if there are any. They end a record, so that others read those
+    /// without.
+    fn labels(&mut self, intent: &Intent, planned: Option<i64>) {
         let labels = intent.attribution.labels();
-        if labels.iter().any(Option::is_some) {
+        if labels.iter().any(Option::is_some) || planned.is_some() {
             labels.into_iter().for_each(|label| self.text(label.unwrap_or_default()));
+        }
+        if planned.is_some() {
+            self.signed_figure(planned);
         }
     }
 
@@ -117,6 +119,13 @@ impl Encoder {
 
     fn figure(&mut self, number: Option<u64>) {
         self.optional_varint(figure(number).map(from_stored));
+    }
+
+    /// Writes a figure whose lowest bit is its sign.
+    fn signed_figure(&mut self, number: Option<i64>) {
+        let number = signed_figure(number);
+        let with_sign = |number: i64| number.unsigned_abs() << 1 | u64::from(number < 0);
+        self.optional_varint(number.map(with_sign));
     }
 
     fn optional_varint(&mut self, number: Option<u64>) {
@@ -184,6 +193,7 @@ pub(crate) struct SettlementRecord<'a> {
     pub reasoning_tokens: Option<u64>,
     pub cost_nano_usd: Option<u64>,
     pub saved_nano_usd: Option<i64>,
+    pub planned_saved_nano_usd: Option<i64>,
     pub flags: Flags,
     pub first_byte_ms: Option<u64>,
     pub total_ms: Option<u64>,
@@ -205,8 +215,11 @@ pub(crate) fn decode(content: &[u8]) -> Option<Record<'_>> {
     match kind {
         OPENED => Some(Record::Opened(decoder.opened(id)?)),
         SETTLED => {
-            let (mut intent, settlement) = (decoder.intent(id)?, decoder.settlement()?);
+            let (mut intent, mut settlement) = (decoder.intent(id)?, decoder.settlement()?);
             intent.labels = decoder.labels()?;
+            if !decoder.0.is_empty() {
+                settlement.planned_saved_nano_usd = decoder.signed_figure()?;
+            }
             Some(Record::Settled(intent, settlement))
         }
         RELEASED => Some(Record::Released(id)),
@@ -251,6 +264,14 @@ impl<'a> Decoder<'a> {
     /// Reads an optional number; the outer `None` is a decoding error.
     fn optional_varint(&mut self) -> Option<Option<u64>> {
         Some(self.varint()?.checked_sub(1))
+    }
+
+    fn signed_figure(&mut self) -> Option<Option<i64>> {
+        let signed = |stored: u64| {
+            let size = i64::try_from(stored >> 1).unwrap_or(i64::MAX);
+            if stored & 1 == 1 { -size } else { size }
+        };
+        Some(self.optional_varint()?.map(signed))
     }
 
     fn text(&mut self) -> Option<&'a str> {
@@ -324,10 +345,7 @@ impl<'a> Decoder<'a> {
             *figure = self.optional_varint()?;
         }
         let [prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, ..] = figures;
-        let saved_nano_usd = self.optional_varint()?.map(|stored| {
-            let size = i64::try_from(stored >> 1).unwrap_or(i64::MAX);
-            if stored & 1 == 1 { -size } else { size }
-        });
+        let saved_nano_usd = self.signed_figure()?;
         Some(SettlementRecord {
             outcome,
             status,
@@ -338,6 +356,7 @@ impl<'a> Decoder<'a> {
             reasoning_tokens: figures[4],
             cost_nano_usd: figures[5],
             saved_nano_usd,
+            planned_saved_nano_usd: None,
             flags: Flags(u32::try_from(self.varint()?).ok()?),
             first_byte_ms: self.optional_varint()?,
             total_ms: self.optional_varint()?,
@@ -485,7 +504,8 @@ mod tests {
         for (intent, key, labels) in [(intent(1), None, [None; 4]), (keyed, Some(names), read)] {
             assert!(matches!(decode(&opened(&intent)[HEADER_BYTES..]), Some(Record::Opened(facts))
                 if facts.labels == labels && facts.held_tokens == Some(0)));
-            let record = settled(&intent, &settlement());
+            let planned_saved_nano_usd = key.map(|_| -5);
+            let record = settled(&intent, &Settlement { planned_saved_nano_usd, ..settlement() });
             let (found, done) = contents(&record, Remainder::OwnerWrites, false);
             assert_eq!((found.len(), done), (1, record.len()));
             let Some(Record::Settled(facts, ending)) = decode(&found[0]) else {
@@ -501,6 +521,7 @@ mod tests {
             assert_eq!((ending.prompt_tokens, ending.completion_tokens), (Some(128), None));
             assert_eq!(ending.cost_nano_usd, Some(1 << 53));
             assert_eq!(ending.saved_nano_usd, Some(-(1 << 53)));
+            assert_eq!(ending.planned_saved_nano_usd, planned_saved_nano_usd);
             assert_eq!((ending.first_byte_ms, ending.total_ms), (None, Some(0)));
             assert_eq!(ending.flags, Flags::ESTIMATED | Flags::UNPRICED);
         }

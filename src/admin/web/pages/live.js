@@ -71,7 +71,7 @@ function sums(totals, look) {
     pair("Compactions", count(totals.compactions), totals.observed > 0 && `${count(totals.observed)} only observed`),
     pair("Tokens left out", share(Math.max(0, removed), totals.received_tokens), `${compact(Math.max(0, removed))} of ${compact(totals.received_tokens)}`),
     pair("Spend", usd(totals.cost_usd), totals.unpriced > 0 && `${count(totals.unpriced)} without a price`),
-    pair("Saved", usd(totals.saved_usd)));
+    pair("Saved", usd(totals.saved_usd), totals.observed > 0 && `${usd(totals.planned_saved_usd)} planned`));
 }
 
 const model = (request) => (request.model === null ? h("span", { class: "muted" }, request.route)

@@ -61,10 +61,12 @@ function figure(name, value, about, title) {
 function content(time, rows, total, models) {
   const saved = Number(total.saved_usd);
   const removed = total.received_tokens - total.sent_tokens;
+  const planned = Number(total.planned_saved_usd);
   const figures = h("dl", { class: "figures" },
     figure("Spend", usd(total.cost_usd), `${count(total.requests)} requests`, `$${total.cost_usd}`),
     figure(saved < 0 ? "Extra cost" : "Saved", h("span", { class: saved < 0 ? "bad" : "" }, usd(Math.abs(saved))),
       saved < 0 ? "compaction cost more than it saved" : savedShare(saved, Number(total.cost_usd)), `$${total.saved_usd}`),
+    planned !== 0 && figure("Planned savings", usd(total.planned_saved_usd), "by compactions that observe mode left out", `$${total.planned_saved_usd}`),
     figure("Tokens sent", compact(total.sent_tokens), removed > 0
       ? `${share(removed, total.received_tokens)} of ${compact(total.received_tokens)} left out`
       : `${compact(total.received_tokens)} received`, count(total.sent_tokens)),

@@ -413,6 +413,7 @@ impl Summaries {
                 earlier_tokens: None,
                 is_new: false,
                 max_input_tokens: u64::MAX,
+                observed: None,
             }),
             counted_tokens: Some(prompt_tokens),
             max_output_tokens: Some(output_tokens),
