@@ -21,6 +21,7 @@ mod log_lines;
 mod log_writer;
 mod loop_check;
 mod manual;
+mod model_show;
 mod models;
 mod moments;
 mod on_all_cores;

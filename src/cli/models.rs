@@ -31,6 +31,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::learned::{self, ForgetArgs, LearnedArgs};
+use super::model_show::{self, ShowArgs};
 use crate::config::models::UNKNOWN_PRICE;
 use crate::config::names;
 use weir_store::budget::price::{KINDS, Kind, MAX_TIERS, RATE_END_NANO_USD};
@@ -38,6 +39,8 @@ use weir_store::budget::{Price, Rates, Tier, money};
 
 const EXAMPLES: &str = "\
 Examples:
+  weir models show gpt-5.4
+      window, prices, cache and limits by price that weir assumes
   weir models learned
       windows and token ratios learned from upstreams' answers
   weir models import PRICES.json > config/models.toml
@@ -60,6 +63,7 @@ enum ModelsCommand {
         /// `max_output_tokens`, `input_cost_per_token` and other costs in dollars.
         file: PathBuf,
     },
+    Show(ShowArgs),
     Learned(LearnedArgs),
     Forget(ForgetArgs),
 }
@@ -68,6 +72,7 @@ enum ModelsCommand {
 pub(super) fn run(args: &ModelsArgs) -> Result<(), String> {
     let file = match &args.command {
         ModelsCommand::Import { file } => file,
+        ModelsCommand::Show(args) => return model_show::run(args),
         ModelsCommand::Learned(args) => return learned::run(args),
         ModelsCommand::Forget(args) => return learned::forget(args),
     };

@@ -13,6 +13,7 @@ use super::explain;
 use super::on_all_cores::on_all_cores;
 use super::progress::Progress;
 use crate::config::{Config, Priced};
+use weir_engine::compact::policy::Goal;
 use weir_eval::recorded::{self, KNOWN_FORMS, Recorded};
 use weir_eval::savings::{Folded, Savings, examine, fold, limits_below};
 use weir_store::budget::Price;
@@ -86,10 +87,10 @@ pub(super) struct SavingsArgs {
     /// The model of conversations that name none
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Limit on prompt tokens to try, such as 64k; may be given several times [default: three below the
-    /// largest prompt]
+    /// Limit on prompt tokens to try, such as 64k, or one by price, "step" or "economic"; may be given
+    /// several times [default: three below the largest prompt]
     #[arg(long = "limit", value_name = "TOKENS", value_parser = limit)]
-    limits: Vec<u64>,
+    limits: Vec<Goal>,
     /// Prints all figures as JSON, costs in nano-dollars
     #[arg(long)]
     json: bool,
@@ -101,14 +102,18 @@ pub(super) struct SavingsArgs {
     no_progress: bool,
 }
 
-fn limit(text: &str) -> Result<u64, String> {
+fn limit(text: &str) -> Result<Goal, String> {
+    if let Some((_, goal)) = Goal::WORDS.iter().find(|(word, _)| *word == text) {
+        return Ok(*goal);
+    }
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1000),
         None => (text, 1),
     };
     let number: Option<u64> = digits.parse().ok().filter(|number| *number > 0);
     let tokens = number.and_then(|number| number.checked_mul(factor));
-    tokens.ok_or_else(|| "write tokens, such as 64k or 64000".to_owned())
+    let tokens = tokens.map(Goal::Tokens);
+    tokens.ok_or_else(|| "write tokens, such as 64k or 64000, \"step\" or \"economic\"".to_owned())
 }
 
 /// File that was found.
@@ -175,7 +180,10 @@ fn bill(args: &SavingsArgs, config: &Config, mut drafts: Vec<Folded>) -> Savings
     let policy = config.policy(None, None);
     let is_search = args.limits.is_empty();
     let limits = match is_search {
-        true => limits_below(drafts.first().map_or(0, Folded::about_tokens)),
+        true => {
+            let largest_tokens = drafts.first().map_or(0, Folded::about_tokens);
+            limits_below(largest_tokens).into_iter().map(Goal::Tokens).collect()
+        }
         false => args.limits.clone(),
     };
     let progress = Progress::new(!args.no_progress, "replaying", drafts.len() as u64);

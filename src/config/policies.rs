@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::keys::{POLICIES, POLICIES_ADVANCED, Section, decimal};
+use super::keys::{MAX_TOKENS, POLICIES, POLICIES_ADVANCED, Section, decimal};
 use super::reader::{Keys, Readable, Reader};
 use weir_engine::compact::anchors::{Anchors, MAX_PATTERN_BYTES};
-use weir_engine::compact::policy::{Mask, Policy};
+use weir_engine::compact::policy::{Goal, Mask, Policy};
 use weir_engine::compact::preset::{PRESETS, preset};
 
 /// Maximum length of a notice.
@@ -107,13 +107,13 @@ pub(super) fn read(
 }
 
 fn marks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
+    keys.goal(policy);
     keys.read("hard", &mut policy.hard_permille);
     keys.read("low", &mut policy.low_permille);
     keys.read("early", &mut policy.early_permille);
     keys.read("min_growth", &mut policy.min_growth_permille);
     let zones = &mut policy.zones;
     keys.read("soft", &mut zones.soft_permille);
-    keys.read("trigger_tokens", &mut zones.trigger_tokens);
     keys.read("min_progress", &mut zones.min_progress_permille);
     keys.read("restart_at", &mut zones.restart);
     keys.read("carryover_turns", &mut zones.carryover_turns);
@@ -194,6 +194,22 @@ impl<'a> PolicyKeys<'a> {
         if let Some(kinds) = kinds {
             [mask.results, mask.repeats, mask.images, mask.arguments] =
                 known.map(|kind| kinds.iter().any(|own| own == kind));
+        }
+    }
+
+    fn goal(&mut self, policy: &mut Policy) {
+        let read = self.of("limit").written_text("limit", |text| {
+            let word = Goal::WORDS.iter().find(|(word, _)| *word == text);
+            match (word, text.parse()) {
+                (Some((_, goal)), _) => Ok(*goal),
+                (None, Ok(tokens @ 1..=MAX_TOKENS)) => Ok(Goal::Tokens(tokens)),
+                _ => Err(format!(
+                    "{text:?} is not \"window\", \"step\", \"economic\" or a number of tokens from 1"
+                )),
+            }
+        });
+        if let Some(goal) = read {
+            policy.zones.goal = goal;
         }
     }
 

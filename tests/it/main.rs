@@ -36,6 +36,7 @@ mod eventually;
 mod explain;
 mod fitbench;
 mod folder;
+mod goals;
 mod inspect;
 mod invariants;
 mod keys;

@@ -101,6 +101,11 @@ const CONTEXT: &str = "
 # \"compact\" keeps conversations inside the limit; \"observe\" changes nothing and only reports.
 mode = \"compact\"
 
+# When conversations are compacted: \"window\" where the model's window ends, \"step\" below the size
+# from which its input costs more, \"economic\" where that is cheapest. `weir models show NAME` prints
+# these sizes, and `weir savings --limit economic` what one would have saved, and lost.
+limit = \"window\"
+
 # A lower limit on prompts than the model's context window; * stands for any characters.
 # [[limits]]
 # model = \"*\"

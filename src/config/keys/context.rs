@@ -12,6 +12,11 @@ const MAX_COUNT: u64 = 10_000;
 
 /// The keys of a policy that most users need.
 const POLICY: &[Key] = keys! {
+    /// Size that marks and shares are of, if the request's limit is higher: "window" for that limit, "step"
+    /// for the size above which the model's input costs more, "economic" for where a compaction is cheapest
+    /// by the model's prices and the conversation's growth, or a number of tokens. What must stay may exceed
+    /// it, up to the request's limit.
+    limit = "window", TextOrWhole("\"window\", \"step\", \"economic\" or integer"), MovesCompactions;
     /// High mark, above which a compaction happens: a share of the limit minus the system messages
     /// and the first user message.
     hard = 1.0, Share(10, 1000), MovesCompactions;
@@ -53,8 +58,6 @@ const ADVANCED: &[Key] = keys! {
     /// Soft mark, above which old tool results are already masked (see `mask`), a share of the same
     /// size as `hard`; 0 for none.
     soft = 0.0, Share(0, 1000), MovesCompactions;
-    /// Size that marks are shares of, if the limit is higher; 0 for none.
-    trigger_tokens = 0, Whole(0, MAX_TOKENS), MovesCompactions;
     /// Minimum that a compaction at the soft mark must free, and minimum growth after a compaction
     /// that missed the low mark; a share of the limit.
     min_progress = 0.05, Share(0, 1000), MovesCompactions;
@@ -140,7 +143,7 @@ pub(in crate::config) const CONTEXT: Section = Section {
     path: "context",
     heading: "[context]",
     doc: &[
-        "Compaction of conversations that outgrow their limit. The keys from `hard` on, with those",
+        "Compaction of conversations that outgrow their limit. The keys from `limit` on, with those",
         "of `[context.advanced]`, form the policy \"default\".",
     ],
     keys: &[
@@ -194,7 +197,7 @@ pub(in crate::config) const POLICIES: Section = Section {
     heading: "[policies.NAME]",
     doc: &[
         "Named policies: the keys that differ from a preset, or from `[context]` without one. They",
-        "have the keys of `[context]` from `hard` on, and under `[policies.NAME.advanced]` those of",
+        "have the keys of `[context]` from `limit` on, and under `[policies.NAME.advanced]` those of",
         "`[context.advanced]`.",
     ],
     keys: &[keys! {

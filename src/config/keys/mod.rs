@@ -76,7 +76,7 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 const YEAR_MS: u64 = 366 * DAY_MS;
 const GIB: u64 = 1 << 30;
 /// Above any model's window, and low enough that token arithmetic cannot overflow.
-const MAX_TOKENS: u64 = 1_000_000_000_000;
+pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000;
 
 /// A configuration key.
 #[derive(Debug)]

@@ -73,7 +73,7 @@ const RATES: &[Key] = keys! {
     /// Input read from the provider's cache. Where it is cheaper than a tenth of other input, notes are larger.
     cached_input_usd_per_mtok = "0.25", RATE, MovesCompactions;
     /// Input written to the provider's cache.
-    cache_write_usd_per_mtok = "3.75", RATE, NextRequest;
+    cache_write_usd_per_mtok = "3.75", RATE, MovesCompactions;
     /// The same for entries that live for an hour.
     cache_write_1h_usd_per_mtok = "5", RATE, NextRequest;
     /// Output.
@@ -106,7 +106,7 @@ const RATES: &[Key] = keys! {
 const TIERS: &[Key] = keys! {
     /// Prices above a prompt size: a list of tables, each with the rates above and
     /// `above_prompt_tokens` (cached input included). A tier applies to the whole request.
-    tiers = [], Inner("list of tables"), NextRequest;
+    tiers = [], Inner("list of tables"), MovesCompactions;
     /// Prices of the service tier "flex", with the rates above.
     flex = {}, Inner("table"), NextRequest;
     /// Prices of the service tier "priority", with the rates above.

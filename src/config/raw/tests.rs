@@ -15,8 +15,8 @@ use crate::config::{
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
-    Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes, Notices,
-    Restart, Shares, Zones,
+    Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Goal, Importance, Mask, Notes,
+    Notices, Restart, Shares, Zones,
 };
 use weir_engine::compact::preset::preset;
 use weir_engine::tokens::Encoding;
@@ -146,6 +146,7 @@ const EVERY_KEY: &str = r#"
         policy = "mine"
         allowed_policies = ["zones", "mine"]
         anchors = ["^Decision"]
+        limit = 24000
         [context.advanced]
         early = 0.85
         min_growth = 0
@@ -156,7 +157,6 @@ const EVERY_KEY: &str = r#"
         originals_lifetime_ms = 1000
         originals_max_bytes = 1024
         soft = 0.7
-        trigger_tokens = 24000
         min_progress = 0.02
         restart_at = "exhausted"
         carryover_turns = 5
@@ -414,7 +414,7 @@ fn every_key_of_a_policy() -> Policy {
         strict_alternation: false,
         zones: Zones {
             soft_permille: 700,
-            trigger_tokens: 24_000,
+            goal: Goal::Tokens(24_000),
             min_progress_permille: 20,
             restart: Restart::Exhausted,
             carryover_turns: 5,

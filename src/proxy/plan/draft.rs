@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use self::at_hand::AtHand;
 pub(super) use self::options::policy_name;
 use self::options::{
-    adapt, asks_usage, cached_permille, class, encoding, has_no_list, is_side, mode,
+    adapt, adapt_to_price, asks_usage, class, encoding, has_no_list, is_side, mode,
     most_output_tokens, of_model, operator_tokens, prefetch, provider_decides, requested_model,
     shortens,
 };
@@ -36,7 +36,6 @@ use crate::proxy::admit::request::AskedCompaction;
 use crate::proxy::error::{ProxyError, Subject};
 use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
-use weir_engine::compact::policy::USUAL_CACHED_PERMILLE;
 use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
@@ -158,8 +157,7 @@ impl Draft {
         policy.strict_alternation = is_strict(job, &found.entry, is_model_known);
         adapt(&mut policy, job, request, (&route, &model));
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
-        policy.cached_permille =
-            cached_permille(config, &route, &model).unwrap_or(USUAL_CACHED_PERMILLE);
+        adapt_to_price(&mut policy, config, &route, &model);
         let mut limits = Limits {
             operator_tokens: operator_tokens(config, job, &route, &model),
             header_tokens: job.options.max_input_tokens,

@@ -7,7 +7,7 @@ use weir::proxy::ErrorKind;
 use weir::proxy::plan::Planned;
 use weir_engine::compact::Policy;
 use weir_engine::compact::anchors::Anchors;
-use weir_engine::compact::policy::{FileHints, Importance, Notes, Restart};
+use weir_engine::compact::policy::{FileHints, Goal, Importance, Notes, Restart};
 use weir_engine::compact::preset::{PRESETS, preset};
 
 use super::fits::{floor_tokens, tools_tokens};
@@ -34,7 +34,7 @@ pub fn policies() -> Vec<(String, Policy)> {
     all.anchors = Anchors::new(vec!["level below".into()]).expect("a pattern");
     policies.push(("all".to_owned(), all.clone()));
     all.zones.restart = Restart::Never;
-    all.zones.trigger_tokens = 2000;
+    all.zones.goal = Goal::Tokens(2000);
     all.notes = Notes::Extract;
     all.eviction.importance = Importance::Reference;
     policies.push(("all, by reference".to_owned(), all.clone()));

@@ -8,8 +8,9 @@ use super::fold::Folded;
 use crate::bill::{self, BilledTokens, CacheRules, MOST_TOKENS};
 use crate::conversation::{Conversation, MEASURE};
 use crate::recorded::RecordedExchange;
+use weir_engine::compact::policy::Goal;
 use weir_engine::plan::extra_tokens;
-use weir_store::budget::{Price, part};
+use weir_store::budget::{Kind, Price, part};
 
 /// Looks up the price of a model.
 pub type Prices<'p> = dyn Fn(&str) -> Option<&'p Price> + Sync + 'p;
@@ -98,6 +99,15 @@ impl History {
             made.push(next);
         }
         Ok(Self { project: recorded.project.clone(), conversation, made })
+    }
+
+    /// Returns a goal by the prices of the first request, in weir's own measure of the messages.
+    pub(super) fn priced(&self, goal: Goal) -> Goal {
+        let Some(first) = self.made.first() else { return goal };
+        let rates = [Kind::CachedInput, Kind::CacheWrite];
+        let rates = rates.map(|kind| first.price.permille_of_input(kind));
+        let step_tokens = first.price.step_tokens().and_then(|step| self.budget_tokens(step));
+        goal.priced(rates, step_tokens)
     }
 
     /// Returns the size of the messages by weir's own measure at which the last request's whole prompt has

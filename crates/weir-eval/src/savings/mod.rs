@@ -17,12 +17,13 @@ use history::History;
 pub use history::{Prices, Unbilled};
 pub use report::{At, Group, Savings};
 
-use crate::bill::BilledTokens;
+use crate::bill::{BilledTokens, MOST_TOKENS};
 use crate::engine::Engine;
 use crate::judge::Judge;
 use crate::questions::{Questions, Turn};
 use crate::tally::Recall;
 use weir_engine::compact::Policy;
+use weir_engine::compact::policy::Goal;
 use weir_engine::compact::source::Readings;
 
 /// Limits in thousands of tokens that may be tried.
@@ -79,7 +80,7 @@ pub struct Limited {
     pub shortened_requests: u64,
 }
 
-/// Bills one conversation as it was, and under each of `limits_tokens` by a policy. Requests that name no
+/// Bills one conversation as it was, and under each of `limits` by a policy. Requests that name no
 /// model are of `default_model`.
 ///
 /// # Errors
@@ -90,7 +91,7 @@ pub fn examine(
     default_model: Option<&str>,
     prices: &Prices<'_>,
     policy: &Policy,
-    limits_tokens: &[u64],
+    goals: &[Goal],
 ) -> Result<Finding, Unbilled> {
     let history = History::read(draft, default_model, prices)?;
     let mut questions = Questions::new(&history.conversation);
@@ -109,10 +110,10 @@ pub fn examine(
         cost.nano_usd = cost.nano_usd.saturating_add(own.nano_usd());
     }
     let readings = Rc::default();
-    let mut limits = Vec::with_capacity(limits_tokens.len());
-    for limit_tokens in limits_tokens {
-        let is_below = largest_prompt_tokens > *limit_tokens;
-        let run = is_below.then(|| limited(&history, &questions, *limit_tokens, policy, &readings));
+    let mut limits = Vec::with_capacity(goals.len());
+    for goal in goals {
+        let is_below = !matches!(goal, Goal::Tokens(limit) if largest_prompt_tokens <= *limit);
+        let run = is_below.then(|| limited(&history, &questions, *goal, policy, &readings));
         let (bills, limited) = run.unwrap_or_default();
         limits.push(limited);
         models.iter_mut().for_each(|cost| cost.limits_nano_usd.push(0));
@@ -147,22 +148,34 @@ fn model_cost<'m>(models: &'m mut Vec<ModelCost>, model: &str) -> &'m mut ModelC
     &mut models[place]
 }
 
-/// Replays a conversation under a limit. Returns the bill of each request.
+/// Replays a conversation under a limit; one by price is by that of its first request. Returns the bill of each
+/// request.
 fn limited(
     history: &History,
     questions: &Questions,
-    limit_tokens: u64,
+    goal: Goal,
     policy: &Policy,
     readings: &Rc<Readings>,
 ) -> (Vec<BilledTokens>, Limited) {
     let conversation = &history.conversation;
     let mut found = Limited::default();
-    let Some(budget_tokens) = history.budget_tokens(limit_tokens) else {
-        let is_above = history.made.iter().filter(|own| own.billed.prompt_tokens > limit_tokens);
-        found.unfit_requests = is_above.count() as u64;
-        return (Vec::new(), found);
+    let mut policy = policy.clone();
+    let budget_tokens = match goal {
+        Goal::Tokens(limit_tokens) => history.budget_tokens(limit_tokens).ok_or(limit_tokens),
+        goal => {
+            policy.zones.goal = history.priced(goal);
+            Ok(MOST_TOKENS)
+        }
     };
-    let engine = Engine::new(conversation, budget_tokens, policy, None);
+    let budget_tokens = match budget_tokens {
+        Ok(tokens) => tokens,
+        Err(limit_tokens) => {
+            let prompts = history.made.iter().map(|own| own.billed.prompt_tokens);
+            found.unfit_requests = prompts.filter(|tokens| *tokens > limit_tokens).count() as u64;
+            return (Vec::new(), found);
+        }
+    };
+    let engine = Engine::new(conversation, budget_tokens, &policy, None);
     let mut engine = engine.with_readings(readings);
     let mut judge = Judge::new(conversation, questions, budget_tokens);
     let mut bills = Vec::with_capacity(history.made.len());
@@ -204,7 +217,8 @@ mod tests {
         let (drafts, refused) = fold(vec![recorded.clone()]);
         assert!(refused.is_empty(), "{refused:?}");
         let policy = Policy::default();
-        examine(&drafts[0], None, &prices, &policy, limits_tokens).expect("it can be billed")
+        let goals: Vec<Goal> = limits_tokens.iter().map(|tokens| Goal::Tokens(*tokens)).collect();
+        examine(&drafts[0], None, &prices, &policy, &goals).expect("it can be billed")
     }
 
     fn nano_usd(finding: &Finding) -> u64 {
@@ -379,7 +393,13 @@ mod tests {
             vec![(ServiceTier::Fast, Rates::of_tokens(8_000_000_000, 40_000_000_000))];
         let prices = |_: &str| Some(&price);
         let (drafts, _) = fold(vec![own]);
-        let finding = examine(&drafts[0], None, &prices, &Policy::default(), &[4000]);
+        let finding = examine(
+            &drafts[0],
+            None,
+            &prices,
+            &Policy::default(),
+            &[weir_engine::compact::policy::Goal::Tokens(4000)],
+        );
         let finding = finding.expect("it can be billed");
         let fees = 5 * 10_000_000 + 1000 * 8000 + 100 * 40_000;
         assert_eq!(nano_usd(&finding), 9000 * 8000 + 10 * 40_000 + fees);

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::habits::Habits;
 use super::{Finding, Unbilled};
+use weir_engine::compact::policy::Goal;
 
 /// Share of the values used again that a limit must keep to be the best, in percent.
 const LEAST_KEPT_PERCENT: u64 = 95;
@@ -47,7 +48,10 @@ pub struct Savings {
 /// All conversations under one limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct At {
-    pub limit_tokens: u64,
+    /// `None` for a limit by price.
+    pub limit_tokens: Option<u64>,
+    /// Its name, such as `economic`; `None` for a number of tokens.
+    pub limit: Option<&'static str>,
     pub nano_usd: u64,
     pub kept_values: u64,
     pub shortened_requests: u64,
@@ -66,12 +70,8 @@ pub struct Group {
 }
 
 impl Savings {
-    /// Sums up the findings at `limits_tokens`. `is_search` if they were chosen to find the best.
-    pub fn new(
-        findings: Vec<Result<Finding, Unbilled>>,
-        limits_tokens: &[u64],
-        is_search: bool,
-    ) -> Self {
+    /// Sums up the findings at `goals`. `is_search` if they were chosen to find the best.
+    pub fn new(findings: Vec<Result<Finding, Unbilled>>, goals: &[Goal], is_search: bool) -> Self {
         let mut own = Self { is_search, ..Self::default() };
         let mut all = Vec::with_capacity(findings.len());
         for finding in findings {
@@ -83,8 +83,7 @@ impl Savings {
             }
         }
         all.iter().for_each(|finding| own.add(finding));
-        let at =
-            limits_tokens.iter().enumerate().map(|(place, tokens)| own.at(place, *tokens, &all));
+        let at = goals.iter().enumerate().map(|(place, goal)| own.at(place, *goal, &all));
         let at: Vec<At> = at.collect();
         own.best = own.best(&at).filter(|_| is_search);
         let chosen = own.best.or_else(|| at.iter().min_by_key(|at| at.limit_tokens).copied());
@@ -112,8 +111,10 @@ impl Savings {
     }
 
     /// Returns the figures at the limit of this place.
-    fn at(&self, place: usize, limit_tokens: u64, all: &[Finding]) -> At {
-        let mut at = At { limit_tokens, kept_values: self.values, ..At::default() };
+    fn at(&self, place: usize, goal: Goal, all: &[Finding]) -> At {
+        let limit_tokens = if let Goal::Tokens(tokens) = goal { Some(tokens) } else { None };
+        let limit = goal.word();
+        let mut at = At { limit_tokens, limit, kept_values: self.values, ..At::default() };
         for finding in all {
             let limited = finding.limits[place];
             at.kept_values = at.kept_values.saturating_sub(limited.lost_values);
@@ -172,7 +173,8 @@ mod tests {
     use super::*;
     use crate::savings::{Limited, ModelCost};
 
-    const LIMITS: [u64; 4] = [16_000, 32_000, 64_000, 128_000];
+    const LIMITS: [Goal; 4] =
+        [Goal::Tokens(16_000), Goal::Tokens(32_000), Goal::Tokens(64_000), Goal::Tokens(128_000)];
 
     /// Finding with these costs at the limits, losses and requests that cannot fit.
     fn finding(costs: [u64; 4], lost: [u64; 4], unfit: [u64; 4]) -> Finding {
@@ -212,7 +214,11 @@ mod tests {
         ] {
             let findings = vec![Ok(finding(costs, lost, unfit))];
             let own = Savings::new(findings, &LIMITS, true);
-            assert_eq!(own.best.map(|at| at.limit_tokens), best, "{costs:?} {lost:?} {unfit:?}");
+            assert_eq!(
+                own.best.and_then(|at| at.limit_tokens),
+                best,
+                "{costs:?} {lost:?} {unfit:?}"
+            );
         }
         let asked = Savings::new(vec![Ok(finding(CHEAPER, [0; 4], [0; 4]))], &LIMITS, false);
         assert_eq!((asked.best, asked.limits.len()), (None, 4));

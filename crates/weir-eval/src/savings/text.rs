@@ -62,12 +62,12 @@ impl Savings {
     fn write_limits(&self, text: &mut String) {
         let _ = writeln!(text, "{:16}{:>12}  {:>6}", "", "cost", "saved");
         let _ = writeln!(text, "{:16}{:>12}", "as it was", usd(self.nano_usd));
-        let is_below = |at: &At| at.limit_tokens < self.largest_prompt_tokens;
+        let is_below = |at: &At| at.limit_tokens < Some(self.largest_prompt_tokens);
         // What stands outside the messages may alone exceed a limit that is tried.
         let is_shown = |at: &&At| !self.is_search || (is_below(at) && at.shortened_requests > 0);
         for at in self.limits.iter().filter(is_shown) {
             let word = if self.best == Some(*at) { "best:" } else { "limit" };
-            self.write_limit(&format!("{word} {}", short(at.limit_tokens)), at, text);
+            self.write_limit(&format!("{word} {}", named(at)), at, text);
         }
         if self.is_search && self.best.is_none() {
             let largest = thousands(self.largest_prompt_tokens);
@@ -131,7 +131,7 @@ impl Savings {
             return;
         }
         let limit = self.best.or(self.limits.last().copied());
-        let limit = limit.map_or(String::new(), |at| format!("at {}", short(at.limit_tokens)));
+        let limit = limit.map_or(String::new(), |at| format!("at {}", named(&at)));
         let _ =
             writeln!(text, "\n{title:NAME_WIDTH$}{:>10}{:>12}{limit:>12}", "requests", "as it was");
         for group in groups.iter().take(MOST_GROUPS) {
@@ -144,6 +144,11 @@ impl Savings {
             let _ = writeln!(text, "and {} more (--json has all)", groups.len() - MOST_GROUPS);
         }
     }
+}
+
+/// Returns the name of a limit, or its tokens.
+fn named(at: &At) -> String {
+    at.limit.map_or_else(|| short(at.limit_tokens.unwrap_or(0)), str::to_owned)
 }
 
 /// Returns the end of a name, as much as there is room for, without control characters.

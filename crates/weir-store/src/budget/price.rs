@@ -242,6 +242,22 @@ impl Price {
         self.rates.get(kind)
     }
 
+    /// Returns the base rate of a kind in thousandths of that of input; `None` if it has no rate. Free input is
+    /// free from the cache, too.
+    pub fn permille_of_input(&self, kind: Kind) -> Option<u32> {
+        match u128::from(self.rates.input_nano_usd_per_mtok()) {
+            0 => Some(0),
+            input => u32::try_from(u128::from(self.rates.get(kind)?) * 1000 / input).ok(),
+        }
+    }
+
+    /// Returns the lowest prompt size above which input costs more.
+    pub fn step_tokens(&self) -> Option<u64> {
+        let base = self.rates.input_nano_usd_per_mtok();
+        let dearer = self.tiers.iter().find(|tier| tier.rates.input_nano_usd_per_mtok() > base);
+        dearer.map(|tier| tier.above_prompt_tokens)
+    }
+
     /// Returns the rates for a prompt size, and whether they do not apply exactly to this request.
     fn rates(&self, prompt_tokens: u64, service_tier: ServiceTier) -> (&Rates, bool) {
         let tier = self.tiers.iter().rev().find(|tier| prompt_tokens > tier.above_prompt_tokens);

@@ -12,12 +12,13 @@ use crate::proxy::plan::planned::Job;
 use crate::proxy::plan::shared::Shared;
 use crate::proxy::summaries::WaitMode;
 use crate::proxy::upstreams::routes::Route;
-use weir_engine::compact::policy::Counting;
+use weir_engine::compact::policy::{Counting, Goal, USUAL_CACHED_PERMILLE};
 use weir_engine::compact::{Limits, Policy, PrefetchSettings};
 use weir_engine::plan::Mode;
 use weir_engine::tokens::{Digits, Encoding};
 use weir_engine::wire::messages::{binds_thinking, strips_thinking};
 use weir_engine::wire::{Protocol, Request, agents, json};
+use weir_store::budget::Kind;
 
 /// Selects the encoding to count with: an estimate if the policy asks for one, else the configured or
 /// the `learned` ratio, else the model's `own`. Says also whether answers correct the ratio.
@@ -84,26 +85,26 @@ pub(super) fn adapt(
         && strips_thinking(model)
         && memmem::find(request.text.as_bytes(), b"clear_thinking_").is_none();
     if let Some(AskedCompaction::Above(Some(tokens))) = job.asked.compaction {
-        let trigger = &mut policy.zones.trigger_tokens;
-        *trigger = if *trigger == 0 { tokens } else { tokens.min(*trigger) };
+        policy.zones.goal = Goal::Tokens(match policy.zones.goal {
+            Goal::Tokens(own) => own.min(tokens),
+            Goal::Limit | Goal::Step | Goal::Economic(_) => tokens,
+        });
     }
     policy.clearing.clone_from(&job.asked.clearing);
 }
 
-/// Returns the price of cached input relative to uncached input, in thousandths, at the base rate of
-/// `route` or `model`; `None` if it is unknown. Free input is free from the cache, too.
-pub(super) fn cached_permille(config: &Config, route: &Route, model: &str) -> Option<u32> {
+/// Adapts the policy to the prices of `route` or `model`, as far as they are known.
+pub(super) fn adapt_to_price(policy: &mut Policy, config: &Config, route: &Route, model: &str) {
     let price = route.price().or(match config.price(model) {
         Priced::Known(price) | Priced::Default(price) => Some(price),
         Priced::Unpriced | Priced::Refused => None,
     });
-    let rates = &price?.rates;
-    match u128::from(rates.input_nano_usd_per_mtok()) {
-        0 => Some(0),
-        input => {
-            let cached = u128::from(rates.get(weir_store::budget::Kind::CachedInput)?);
-            u32::try_from(cached * 1000 / input).ok()
-        }
+    policy.cached_permille = USUAL_CACHED_PERMILLE;
+    if let Some(price) = price {
+        let [read, write] =
+            [Kind::CachedInput, Kind::CacheWrite].map(|kind| price.permille_of_input(kind));
+        policy.cached_permille = read.unwrap_or(USUAL_CACHED_PERMILLE);
+        policy.zones.goal = policy.zones.goal.priced([read, write], price.step_tokens());
     }
 }
 

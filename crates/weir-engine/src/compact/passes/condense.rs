@@ -7,7 +7,6 @@ use super::Compaction;
 use super::note_summary::NoteSummary;
 use crate::compact::excerpt;
 use crate::compact::excerpt::subject::Subject;
-use crate::compact::limits::Profile;
 use crate::compact::message::reading::Reading;
 use crate::compact::policy::share;
 use crate::compact::source::Source;
@@ -113,8 +112,8 @@ impl Compaction<'_> {
 
     /// Returns the size that a compaction reduces to if its notes are small.
     fn low_with_small_notes(&self) -> f64 {
-        let Profile { limit_tokens, policy, .. } = &*self.state.profile;
-        let growth = share(*limit_tokens, policy.min_growth_permille.min(1000)) as f64;
+        let permille = self.state.profile.policy.min_growth_permille.min(1000);
+        let growth = share(self.state.goal_tokens(), permille) as f64;
         self.state.low_tokens() as f64 + (1.0 - LEAST_GROWTH_SHARE) * growth
     }
 

@@ -247,7 +247,7 @@ impl<'f> Compaction<'f> {
     /// Pins the turns that the caller marked, the oldest first, while they stay within their share.
     fn pin_by_caller(&mut self) {
         let policy = &self.state.profile.policy;
-        let most_tokens = share(self.state.profile.limit_tokens, policy.pinned_permille);
+        let most_tokens = share(self.state.goal_tokens(), policy.pinned_permille);
         let mut tokens = 0;
         let mut pins = BTreeMap::new();
         for turn in self.older().iter().filter(|turn| self.turn(**turn).is_pinned_by_caller) {

@@ -38,7 +38,7 @@ impl Compaction<'_> {
     /// repeated form only the newest. The newest declaration of tools stays in any case, since calls need it.
     pub(crate) fn retire_notices(&mut self) {
         let state = &*self.state;
-        let most_tokens = share(state.profile.limit_tokens, state.profile.policy.pinned_permille);
+        let most_tokens = share(state.goal_tokens(), state.profile.policy.pinned_permille);
         let newest_from = self.turn(self.newest).first;
         let (mut forms, mut tokens, mut has_tools) = (BTreeSet::new(), 0, false);
         let mut gone = Vec::new();

@@ -139,7 +139,7 @@ impl Compaction<'_> {
     /// later ones, and later ones always have some room.
     pub(crate) fn extract_tokens(&self) -> u64 {
         let policy = &self.state.profile.policy;
-        let all_tokens = share(self.state.profile.limit_tokens, policy.extract.permille);
+        let all_tokens = share(self.state.goal_tokens(), policy.extract.permille);
         let taken_tokens: u64 = self.state.notes.tokens();
         (all_tokens.saturating_sub(taken_tokens) / 2).max(all_tokens / 8)
     }

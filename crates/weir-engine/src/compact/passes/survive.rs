@@ -17,13 +17,12 @@ const FRAME_TOKENS: f64 = 24.0;
 impl Compaction<'_> {
     /// Returns the maximum size of what a note has first.
     pub(super) fn survival_tokens(&self) -> u64 {
-        let profile = &self.state.profile;
-        share(profile.limit_tokens, profile.policy.survival_permille)
+        share(self.state.goal_tokens(), self.state.profile.policy.survival_permille)
     }
 
     /// Returns the same for rules: more with a small limit, but none if nothing has precedence.
     pub(super) fn rules_tokens(&self) -> u64 {
-        let least_tokens = share(self.state.profile.limit_tokens, LEAST_RULES_PERMILLE);
+        let least_tokens = share(self.state.goal_tokens(), LEAST_RULES_PERMILLE);
         match self.survival_tokens() {
             0 => 0,
             tokens => tokens.max(least_tokens.min(LEAST_RULES_TOKENS)),

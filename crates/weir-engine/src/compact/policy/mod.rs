@@ -113,8 +113,9 @@ pub enum Notes {
 pub struct Zones {
     /// Mark above which old tool results are masked, as a share of the base; 0 for none.
     pub soft_permille: u32,
-    /// Size that marks are shares of, if the limit is higher; 0 for none.
-    pub trigger_tokens: u64,
+    /// Size that marks and shares are of, if the limit is higher.
+    #[serde(default)]
+    pub goal: Goal,
     /// Tokens that a soft compaction must free, and growth required after a compaction that missed
     /// its mark; a share of the limit.
     pub min_progress_permille: u32,
@@ -122,6 +123,83 @@ pub struct Zones {
     /// Number of turns before the newest that a restart carries over.
     pub carryover_turns: u32,
     pub notices: Notices,
+}
+
+/// Size that a conversation is compacted above, though its limit may be higher: what must stay may exceed it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Goal {
+    /// The limit itself.
+    #[default]
+    Limit,
+    Tokens(u64),
+    /// The model's next price step; the limit until its price is known.
+    Step,
+    /// Where a compaction is cheapest by these prices and the conversation's own growth.
+    Economic(CachePrices),
+}
+
+/// Prices of input in thousandths of what is neither read from the cache nor written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CachePrices {
+    pub read_permille: u32,
+    pub write_permille: u32,
+    /// Size above which the whole prompt costs more.
+    pub step_tokens: Option<u64>,
+}
+
+impl CachePrices {
+    const USUAL: Self =
+        Self { read_permille: USUAL_CACHED_PERMILLE, write_permille: 1000, step_tokens: None };
+
+    /// Returns the size of a history above which a compaction is cheapest. A request reads all history once,
+    /// and a compaction writes what it keeps once more than it would have been read. If it keeps K tokens,
+    /// and the conversation grows by g tokens a request, both together cost least at K + √(2 (w − r) K g / r),
+    /// with w and r for the prices of writing and reading.
+    pub fn cheapest_tokens(self, kept_tokens: u64, growth_tokens: u64) -> u64 {
+        let kept_tokens = kept_tokens.max(LEAST_KEPT_TOKENS);
+        let read = self.read_permille.max(1);
+        let dearer = u128::from(self.write_permille.saturating_sub(read)) * 2;
+        let square = u128::from(kept_tokens) * u128::from(growth_tokens);
+        let square = (square * dearer / u128::from(read)).isqrt();
+        kept_tokens.saturating_add(u64::try_from(square).unwrap_or(u64::MAX))
+    }
+}
+
+/// Least history that is taken to stay after a compaction, for the cheapest size.
+const LEAST_KEPT_TOKENS: u64 = 16_000;
+
+/// Share of a price step that stays free, since the provider may count more than weir.
+const STEP_MARGIN_PERMILLE: u32 = 30;
+
+impl Goal {
+    /// Goals with a name.
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("window", Self::Limit),
+        ("step", Self::Step),
+        ("economic", Self::Economic(CachePrices::USUAL)),
+    ];
+
+    /// Returns the name; `None` for a number of tokens.
+    pub fn word(self) -> Option<&'static str> {
+        let is_own = |(_, goal): &&(&str, Self)| {
+            std::mem::discriminant(goal) == std::mem::discriminant(&self)
+        };
+        Self::WORDS.iter().find(is_own).map(|(word, _)| *word)
+    }
+
+    /// Returns the goal for a model with these prices: of reading from the cache and of writing to it, in
+    /// thousandths of other input, and the size above which input costs more.
+    #[must_use]
+    pub fn priced(self, [read, write]: [Option<u32>; 2], step_tokens: Option<u64>) -> Self {
+        let step_tokens = step_tokens.map(|step| step - share(step, STEP_MARGIN_PERMILLE));
+        let [read_permille, write_permille] = [read, write].map(|own| own.unwrap_or(1000));
+        let prices = CachePrices { read_permille, write_permille, step_tokens };
+        match self {
+            Self::Step => step_tokens.map_or(Self::Limit, Self::Tokens),
+            Self::Economic(_) => Self::Economic(prices),
+            Self::Limit | Self::Tokens(_) => self,
+        }
+    }
 }
 
 /// Condition for restarting a conversation from its pins, the note and the last turns.
@@ -305,7 +383,7 @@ impl Default for Policy {
             strict_alternation: false,
             zones: Zones {
                 soft_permille: 0,
-                trigger_tokens: 0,
+                goal: Goal::Limit,
                 min_progress_permille: 50,
                 restart: Restart::Never,
                 carryover_turns: 3,

@@ -89,7 +89,7 @@ pub fn recall(state: &Compactor, source: &dyn Source) -> Option<Recall> {
 
 /// Returns the room for recall: its share of the limit, within the remaining space.
 fn room_tokens(state: &Compactor, size_tokens: u64) -> u64 {
-    let limit = state.profile.limit_tokens;
+    let limit = state.goal_tokens();
     let left = limit.saturating_sub(size_tokens);
     share(limit, state.profile.policy.recalled_permille()).min(left).saturating_sub(SEAM_TOKENS)
 }

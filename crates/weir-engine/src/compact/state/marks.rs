@@ -9,7 +9,7 @@ use super::note::{Note, Place};
 use super::turns::TurnKind;
 use crate::compact::message::ending::Ending;
 use crate::compact::message::measure::Fact;
-use crate::compact::policy::{OPENING, Restart, share};
+use crate::compact::policy::{CachePrices, Goal, OPENING, Restart, share};
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
@@ -151,7 +151,7 @@ impl Compactor {
 
     fn due_above_with(&self, reserved_tokens: u64) -> (Option<u64>, u64) {
         let limit = self.profile.limit_tokens;
-        let hard = self.hard_tokens().min(limit - reserved_tokens);
+        let hard = self.hard_tokens().min(self.goal_tokens() - reserved_tokens);
         let is_own = |note: &Note| matches!(note.place, Place::Own | Place::OwnBefore);
         let is_opened = self.notes.list.iter().any(is_own);
         let opening_tokens = if is_opened { 0 } else { self.opening_tokens() };
@@ -178,28 +178,50 @@ impl Compactor {
     /// Returns the tokens that a compaction must free to be worthwhile, and the growth required
     /// after one that fell short.
     pub(crate) fn progress_tokens(&self) -> u64 {
-        share(self.profile.limit_tokens, self.profile.policy.zones.min_progress_permille)
+        share(self.goal_tokens(), self.profile.policy.zones.min_progress_permille)
     }
 
-    /// Returns the size that marks use as the limit.
-    fn marked_tokens(&self) -> u64 {
-        match self.profile.policy.zones.trigger_tokens {
-            0 => self.profile.limit_tokens,
-            trigger => trigger.min(self.profile.limit_tokens),
+    /// Returns the size that marks and shares use as the limit.
+    pub(crate) fn goal_tokens(&self) -> u64 {
+        self.goal_within(self.profile.limit_tokens)
+    }
+
+    fn goal_within(&self, limit_tokens: u64) -> u64 {
+        match self.profile.policy.zones.goal {
+            Goal::Limit | Goal::Step => limit_tokens,
+            Goal::Tokens(tokens) => tokens.min(limit_tokens),
+            Goal::Economic(prices) => self.cheapest_tokens(prices).min(limit_tokens),
         }
+    }
+
+    /// Returns the size above which a compaction is cheapest. It follows from the messages so far alone, so that
+    /// equal beginnings have equal compactions.
+    fn cheapest_tokens(&self, prices: CachePrices) -> u64 {
+        let fixed_tokens =
+            self.profile.overhead_tokens + self.sizes.system_run_tokens + self.first_user_tokens();
+        let grown_tokens = (self.profile.overhead_tokens + self.sizes.received_tokens)
+            .saturating_sub(fixed_tokens);
+        let growth_tokens = grown_tokens / u64::from(self.requests.ended.max(1));
+        let last = self.history.last().map_or(0, |compaction| compaction.after_tokens);
+        let kept_tokens = last.saturating_sub(fixed_tokens);
+        let cheapest_tokens = prices.cheapest_tokens(kept_tokens, growth_tokens);
+        let step_tokens = prices.step_tokens.unwrap_or(u64::MAX);
+        fixed_tokens.saturating_add(cheapest_tokens).min(step_tokens)
+    }
+
+    /// Returns the size of the first user message, if it is sent.
+    fn first_user_tokens(&self) -> u64 {
+        let turn = self.turns.first_user.map(|turn| &self.turns.list[turn]);
+        turn.filter(|turn| !turn.is_gone).map_or(0, |turn| self.messages.facts[turn.first].tokens)
     }
 
     /// Returns the base of the marks, and the tokens below it. The base is the limit less overhead,
     /// system run and first user message.
     pub(crate) fn base_tokens(&self) -> (u64, u64) {
-        let first_user = self.turns.first_user.map(|turn| &self.turns.list[turn]);
-        let first_user = first_user
-            .filter(|turn| !turn.is_gone)
-            .map_or(0, |turn| self.messages.facts[turn.first].tokens);
-        let limit = self.marked_tokens();
-        let fixed =
-            (self.profile.overhead_tokens + self.sizes.system_run_tokens + first_user).min(limit);
-        (limit - fixed, fixed)
+        let goal = self.goal_tokens();
+        let system_tokens = self.profile.overhead_tokens + self.sizes.system_run_tokens;
+        let fixed = (system_tokens + self.first_user_tokens()).min(goal);
+        (goal - fixed, fixed)
     }
 
     /// Returns the size above which a hard compaction is due.
@@ -214,18 +236,18 @@ impl Compactor {
         let policy = &self.profile.policy;
         let other_tokens = self.profile.overhead_tokens + self.spare_tokens();
         let messages_tokens = self.base_tokens().1.saturating_sub(other_tokens);
-        let marked_tokens = match policy.zones.trigger_tokens {
-            0 => limit_tokens,
-            trigger => trigger.min(limit_tokens),
-        };
-        let fixed = (overhead_tokens + messages_tokens).min(marked_tokens);
+        let goal_tokens = self.goal_within(limit_tokens);
+        let fixed = (overhead_tokens + messages_tokens).min(goal_tokens);
         let first_permille = match policy.zones.soft_permille {
             0 => policy.hard_permille,
             soft => soft.min(policy.hard_permille),
         };
-        let mark = fixed + share(marked_tokens - fixed, first_permille);
+        let mark = fixed + share(goal_tokens - fixed, first_permille);
         let is_cleared = self.masking.has_oversized || self.masking.cleared.tool_uses > 0;
-        let is_whole = !is_cleared && !self.has_dropped_thinking();
+        // A goal that rises later takes no compaction back.
+        let may_rise = matches!(policy.zones.goal, Goal::Economic(_));
+        let is_taken_back = may_rise && !self.is_untouched();
+        let is_whole = !is_cleared && !is_taken_back && !self.has_dropped_thinking();
         is_whole && self.received_tokens() + overhead_tokens <= mark
     }
 
@@ -233,11 +255,10 @@ impl Compactor {
     pub(crate) fn low_tokens(&self) -> u64 {
         let (base, fixed) = self.base_tokens();
         let policy = &self.profile.policy;
-        let limit = self.profile.limit_tokens;
+        let goal = self.goal_tokens();
         let low = fixed + share(base, policy.low_permille);
-        let free =
-            share(limit, policy.min_growth_permille.min(1000)) + self.recall_reserve_tokens();
-        low.min(limit.saturating_sub(free))
+        let free = share(goal, policy.min_growth_permille.min(1000)) + self.recall_reserve_tokens();
+        low.min(goal.saturating_sub(free))
     }
 
     /// Returns the tokens that a request ending here reserves for recall, once something is
@@ -254,7 +275,7 @@ impl Compactor {
 
     /// Returns the largest such room after some of the messages `more` behind those of the state.
     fn most_reserve_tokens(&self, more: &[Fact]) -> u64 {
-        let most = share(self.profile.limit_tokens, self.profile.policy.recalled_permille());
+        let most = share(self.goal_tokens(), self.profile.policy.recalled_permille());
         let is_any = || (0..=more.len()).any(|new| is_dialogue(self.facts(), &more[..new]));
         if most > 0 && is_any() { most } else { 0 }
     }
