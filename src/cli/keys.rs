@@ -135,6 +135,9 @@ struct KeyLimits {
     /// Simultaneous requests, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     max_concurrent: Option<Given>,
+    /// Equal calls with equal results in a row from which requests are refused, or `none`
+    #[arg(long, value_name = "N", value_parser = limit)]
+    max_repeats: Option<Given>,
     /// Whether its callers may keep conversations (x-weir-conversation), or `configured` for
     /// conversations.enabled
     #[arg(long, value_name = "true|false", value_parser = switch)]
@@ -226,6 +229,7 @@ impl KeyLimits {
             tokens_per_minute: self.tokens_per_minute.map(|given| given.0),
             cached_tokens_free: self.cached_tokens_free,
             max_concurrent: self.max_concurrent.map(|given| given.0),
+            max_repeats: self.max_repeats.map(|given| given.0),
             conversations: self.conversations.map(|given| given.0),
             profile: self.profile_file.clone().map(|given| given.0),
             expires_ms: self
@@ -370,6 +374,7 @@ fn shown(facts: &KeyFacts, now_ms: u64) -> String {
         ("tokens a minute", number(settings.tokens_per_minute)),
         ("cached tokens", if settings.cached_tokens_free { "free" } else { "count" }.to_owned()),
         ("requests at once", number(settings.max_concurrent)),
+        ("equal calls", number(settings.max_repeats)),
         (
             "conversations",
             match settings.conversations {
@@ -437,6 +442,7 @@ fn limits(settings: &KeySettings) -> String {
         (settings.requests_per_minute, " req/min"),
         (settings.tokens_per_minute, tokens),
         (settings.max_concurrent, " at once"),
+        (settings.max_repeats, " equal calls"),
     ];
     let mut said: Vec<String> =
         limits.iter().filter_map(|(limit, unit)| limit.map(|n| format!("{n}{unit}"))).collect();

@@ -36,6 +36,8 @@ pub enum ErrorKind {
     RequestRate,
     /// A key exceeded its limit on tokens per minute.
     TokenRate,
+    /// The same call was made too often with the same result.
+    RepeatedCall,
     /// A budget has too little left.
     BudgetExhausted,
     /// Other requests hold the rest of a budget.
@@ -79,6 +81,7 @@ impl ErrorKind {
             Self::ModelNotAllowed => "model_not_found",
             Self::PassthroughRequired => "passthrough_required",
             Self::RequestRate | Self::TokenRate | Self::BudgetHeld => "rate_limit_exceeded",
+            Self::RepeatedCall => "repeated_call",
             Self::BudgetExhausted => "insufficient_quota",
             Self::ModelNotPriced => "model_not_priced",
             Self::NotFound => "not_found",
@@ -146,9 +149,11 @@ impl ErrorKind {
             | Self::ModelNotAllowed
             | Self::PassthroughRequired => StatusCode::FORBIDDEN,
             Self::InvalidApiKey => StatusCode::UNAUTHORIZED,
-            Self::RequestRate | Self::TokenRate | Self::BudgetExhausted | Self::BudgetHeld => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::RequestRate
+            | Self::TokenRate
+            | Self::RepeatedCall
+            | Self::BudgetExhausted
+            | Self::BudgetHeld => StatusCode::TOO_MANY_REQUESTS,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,

@@ -118,7 +118,16 @@ pub(super) fn options(
         }
     };
     let class = RequestClass::from_headers(headers);
-    Ok(RequestOptions { max_input_tokens, bypass, policy, class, ..RequestOptions::default() })
+    let max_repeats = caller.max_repeats().filter(|_| !bypass);
+    let read = RequestOptions {
+        max_input_tokens,
+        bypass,
+        max_repeats,
+        policy,
+        class,
+        ..RequestOptions::default()
+    };
+    Ok(read)
 }
 
 /// Returns the name of the kept conversation that a request belongs to, if it names one.

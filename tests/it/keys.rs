@@ -6,6 +6,7 @@ pub mod command;
 mod hostile;
 mod limits;
 mod organization;
+mod repeats;
 mod secrets;
 pub mod setting;
 mod teams;

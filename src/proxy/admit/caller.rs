@@ -290,6 +290,11 @@ impl Caller {
         self.key.as_ref()?.settings.policy.as_deref()
     }
 
+    /// Returns the number of equal calls in a row from which requests are refused, if the key sets one.
+    pub fn max_repeats(&self) -> Option<u64> {
+        self.key.as_ref()?.settings.max_repeats
+    }
+
     /// Returns the policies that the caller may choose, if its key lists them.
     pub fn allowed_policies(&self) -> Option<&[String]> {
         let allowed = self.key.as_ref()?.settings.policies.as_slice();

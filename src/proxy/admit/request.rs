@@ -126,6 +126,8 @@ pub struct RequestOptions {
     pub max_input_tokens: Option<u64>,
     /// `x-weir-bypass`: forward untouched.
     pub bypass: bool,
+    /// Equal calls with equal results in a row from which it is refused.
+    pub max_repeats: Option<u64>,
     /// `x-weir-policy`: one of the allowed policies.
     pub policy: Option<String>,
     /// Limits learned from the refusal of this very request, instead of the stored ones.

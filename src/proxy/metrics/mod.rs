@@ -528,6 +528,7 @@ fn refusal(kind: ErrorKind) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::RequestRate => "request_rate",
         ErrorKind::TokenRate => "token_rate",
+        ErrorKind::RepeatedCall => "repeated_call",
         ErrorKind::BudgetExhausted => "budget_exhausted",
         ErrorKind::BudgetHeld => "budget_held",
         ErrorKind::ModelNotPriced => "model_not_priced",

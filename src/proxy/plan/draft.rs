@@ -452,6 +452,10 @@ impl Draft {
         request: &Request<'_>,
         parsed: Parsed,
     ) -> Step {
+        if let Some(error) = refusal::repeats(request, job.options.max_repeats) {
+            let planned = Err(self.about(error, None));
+            return Step::Done(Box::new(Drafted { planned, plan: None }));
+        }
         let spans = self.spans(shared, job, request);
         let status =
             |gone: &[usize], space: Space| spans.as_ref().and_then(|own| own.status(gone, space));

@@ -2,9 +2,10 @@
 
 use super::planned::Planned;
 use crate::proxy::error::{ErrorKind, ProxyError, UpstreamAnswer};
+use crate::proxy::logged::shown;
 use weir_engine::compact::{Bound, Floor, Limits};
 use weir_engine::tokens::REPLY_PRIMING;
-use weir_engine::wire::{BodyError, FieldError, Request, json};
+use weir_engine::wire::{BodyError, FieldError, Request, json, repeats};
 
 /// Request that cannot be made to fit.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +51,22 @@ pub fn cannot_fit(unfit: &Unfit) -> ProxyError {
     );
     error.param = Some("messages".into());
     error
+}
+
+/// Creates the error for a request whose last calls were made `most` times in a row with the same results; at
+/// least twice, since every call is made once.
+pub fn repeats(request: &Request<'_>, most: Option<u64>) -> Option<ProxyError> {
+    let most = usize::try_from(most?.max(2)).unwrap_or(usize::MAX);
+    let (count, name) = repeats::repeats(request, most);
+    let message = format!(
+        "The call of '{}' was made {count} times in a row with the same arguments and the same result. This key \
+         ends such loops (max_repeats = {most}): do something else, or let a user decide how to go on.",
+        shown(&name)
+    );
+    (count >= most).then(|| ProxyError {
+        param: Some("messages".into()),
+        ..ProxyError::new(ErrorKind::RepeatedCall, message)
+    })
 }
 
 /// Formats a number of tokens.

@@ -33,6 +33,7 @@ pub mod output_item;
 pub mod overflow;
 mod protocol;
 pub mod recall_tool;
+pub mod repeats;
 mod request;
 pub mod responses;
 pub mod returned;

@@ -36,6 +36,10 @@ pub struct KeySettings {
     pub cached_tokens_free: bool,
     /// Maximum concurrent requests.
     pub max_concurrent: Option<u64>,
+    /// Number of equal calls with equal results in a row from which its requests are refused. Left out if there
+    /// is none, as earlier versions of weir know no such member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_repeats: Option<u64>,
     /// Whether its callers may keep conversations; `None` as configured. Left out then, as earlier
     /// versions of weir know no such member.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,6 +67,8 @@ pub struct KeyChange {
     pub cached_tokens_free: Option<bool>,
     #[serde(deserialize_with = "present")]
     pub max_concurrent: Option<Option<u64>>,
+    #[serde(deserialize_with = "present")]
+    pub max_repeats: Option<Option<u64>>,
     #[serde(deserialize_with = "present")]
     pub conversations: Option<Option<bool>>,
     #[serde(deserialize_with = "present")]
@@ -112,6 +118,7 @@ impl KeyChange {
         set(&mut changed.tokens_per_minute, &self.tokens_per_minute);
         set(&mut changed.cached_tokens_free, &self.cached_tokens_free);
         set(&mut changed.max_concurrent, &self.max_concurrent);
+        set(&mut changed.max_repeats, &self.max_repeats);
         set(&mut changed.conversations, &self.conversations);
         set(&mut changed.profile, &self.profile);
         check(&changed)?;
@@ -146,6 +153,7 @@ fn check(settings: &KeySettings) -> Result<(), KeyError> {
         ("requests_per_minute", settings.requests_per_minute),
         ("tokens_per_minute", settings.tokens_per_minute),
         ("max_concurrent", settings.max_concurrent),
+        ("max_repeats", settings.max_repeats),
     ] {
         if limit.is_some_and(|limit| !(1..=MAX_LIMIT).contains(&limit)) {
             let message = format!("is not from 1 to {MAX_LIMIT}; omit it for no limit");
