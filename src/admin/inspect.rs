@@ -12,7 +12,7 @@ use crate::proxy::plan::inspect::{
 };
 use crate::proxy::settle::recent::{RecentConversation, RecentConversations};
 use weir_engine::wire::Protocol;
-use weir_eval::recorded::{self, Found, Recorded, TextForm};
+use weir_eval::recorded::{self, ReadText, Recorded, TextForm};
 
 /// Path of inspections.
 pub(super) const PATH: &str = "/admin/v1/inspect";
@@ -192,7 +192,7 @@ impl AdminState {
         let inspector = proxy().inspector();
         let inspected = inspector.run(move |plans| {
             let (form, mut found) = match recorded::read(&asked.text, protocol) {
-                Ok(Found { form: TextForm::Trace, left_out: Some(said), .. }) | Err(said) => {
+                Ok(ReadText { form: TextForm::Trace, left_out: Some(said), .. }) | Err(said) => {
                     return Ok(Err(said));
                 }
                 Ok(found) => (found.form, found.recorded),

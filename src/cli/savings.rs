@@ -205,7 +205,7 @@ fn print_notes(notes: &[String]) {
     }
 }
 
-fn listed(contents: &[(&FoundFile, recorded::Found)]) -> String {
+fn listed(contents: &[(&FoundFile, recorded::ReadText)]) -> String {
     let mut text = format!("{:12}{:>14}{:>12}  file\n", "format", "conversations", "kB");
     for (found, own) in contents {
         let _ = writeln!(
@@ -301,7 +301,7 @@ fn read_all<'f>(
     found: &'f [FoundFile],
     is_shown: bool,
     notes: &mut Vec<String>,
-) -> Result<Vec<(&'f FoundFile, recorded::Found)>, String> {
+) -> Result<Vec<(&'f FoundFile, recorded::ReadText)>, String> {
     let progress = Progress::new(is_shown, "reading", found.len() as u64);
     let read = on_all_cores(found.len(), |place| {
         let contents = read(&found[place].path);
@@ -324,7 +324,7 @@ fn read_all<'f>(
     Ok(all)
 }
 
-fn read(path: &Path) -> Result<recorded::Found, String> {
+fn read(path: &Path) -> Result<recorded::ReadText, String> {
     let text = read_text(path)?;
     recorded::read(&text, None).map_err(|error| refusal(&text, &error))
 }

@@ -49,9 +49,7 @@ const DEPLOYMENTS: &str = "/openai/deployments/";
 /// Parsed base URL of the upstream.
 #[derive(Debug, Clone)]
 pub struct Base {
-    /// Scheme, host and port, without a trailing slash.
-    origin: String,
-    /// The same, with an empty path.
+    /// Scheme, host and port, with an empty path.
     at_origin: Url,
     host: String,
     port: u16,
@@ -116,7 +114,6 @@ impl Base {
         at_origin.set_path("");
         at_origin.set_query(None);
         Ok(Self {
-            origin: url.origin().ascii_serialization(),
             at_origin,
             host: url.host_str().unwrap_or_default().to_owned(),
             port: url.port_or_known_default().unwrap_or_default(),
@@ -128,9 +125,9 @@ impl Base {
         })
     }
 
-    /// Scheme, host and port.
+    /// Scheme, host and port, without a trailing slash.
     pub fn origin(&self) -> &str {
-        &self.origin
+        self.at_origin.as_str().trim_end_matches('/')
     }
 
     /// The host; IPv6 addresses in brackets.
@@ -144,7 +141,7 @@ impl Base {
 
     /// Whether the upstream is reached without TLS.
     pub fn is_plain(&self) -> bool {
-        self.origin.starts_with("http://")
+        self.origin().starts_with("http://")
     }
 
     /// Whether the upstream's host names this machine.
@@ -160,7 +157,7 @@ impl Base {
 
     /// The URL without its query, which may hold a credential.
     pub fn url(&self) -> String {
-        format!("{}{}", self.origin, self.path)
+        format!("{}{}", self.origin(), self.path)
     }
 
     /// Whether the path is a common API path or that of a deployment.
@@ -177,7 +174,7 @@ impl Base {
     pub fn with_api_path(&self, path: &str) -> Option<Self> {
         let root = &self.path[..self.root_bytes];
         let query = self.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
-        Self::parse(&format!("{}{root}{path}{query}", self.origin)).ok()
+        Self::parse(&format!("{}{root}{path}{query}", self.origin())).ok()
     }
 
     /// Whether a request to `target` goes to a path under this base, rather than to one of Azure's.
@@ -196,7 +193,7 @@ impl Base {
         };
         url.set_path(path);
         url.set_query(query);
-        let kept = url.as_str().strip_prefix(&self.origin);
+        let kept = url.as_str().strip_prefix(self.origin());
         if kept == Some(path_and_query) { Ok(url) } else { Err(TargetError::Altered) }
     }
 }

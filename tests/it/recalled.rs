@@ -105,7 +105,7 @@ fn talk() -> Vec<[Value; 2]> {
 /// Returns the figures of each language by name, and of all.
 fn figures(file: &Path, tail: &str) -> (Vec<(String, f64)>, Value) {
     let file = file.to_str().expect("text");
-    let arguments = ["replay", file, "--json", "--budget", "20%", "--set", tail];
+    let arguments = ["replay", file, "--json", "--budget", "10%", "--set", tail];
     let output = weir(&arguments).output().expect("weir starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -127,7 +127,7 @@ fn what_was_told_early_can_be_read_when_it_is_asked_for_late() {
         .collect();
     let path = std::env::temp_dir().join(format!("weir-recalled-{}.jsonl", std::process::id()));
     std::fs::write(&path, lines.join("\n")).expect("it can be written");
-    let [without, with] = ["tail=0", "tail=0.1"].map(|tail| figures(&path, tail));
+    let [without, with] = ["recall=0", "recall=0.1"].map(|tail| figures(&path, tail));
     std::fs::remove_file(&path).expect("it was written");
     for ((language, before), (_, after)) in without.0.iter().zip(&with.0) {
         println!("{language}: {before:.2} without, {after:.2} with");

@@ -45,7 +45,7 @@ pub const KNOWN_FORMS: &str = "request bodies, JSON lines of conversations or re
 
 /// What a text has.
 #[derive(Debug)]
-pub struct Found {
+pub struct ReadText {
     pub form: TextForm,
     pub recorded: Vec<Recorded>,
     /// Says how many lines cannot be read, and why not the first of them.
@@ -58,12 +58,12 @@ pub struct Found {
 /// # Errors
 ///
 /// If the text has none of the forms, or no line with a conversation.
-pub fn read(text: &str, protocol: Option<Protocol>) -> Result<Found, String> {
+pub fn read(text: &str, protocol: Option<Protocol>) -> Result<ReadText, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if let Ok(whole) = serde_json::from_str::<&RawValue>(text)
         && let Some((form, recorded)) = whole_text(whole.get(), protocol)
     {
-        return Ok(Found { form, recorded, left_out: None });
+        return Ok(ReadText { form, recorded, left_out: None });
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let form = lines.clone().find_map(|(_, line)| form(line)).ok_or(
@@ -83,7 +83,7 @@ pub fn read(text: &str, protocol: Option<Protocol>) -> Result<Found, String> {
     let left_out = left_out.said();
     match recorded.is_empty() {
         true => Err(left_out.unwrap_or_else(|| "The transcript has no messages yet.".to_owned())),
-        false => Ok(Found { form, recorded, left_out }),
+        false => Ok(ReadText { form, recorded, left_out }),
     }
 }
 

@@ -11,7 +11,7 @@ use http::HeaderMap;
 use http::header::USER_AGENT;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::class::{Labels, RequestClass, TURN_METADATA, metadata};
+use super::class::{LabelHeaders, RequestClass, TURN_METADATA, metadata};
 use weir_engine::wire::{Request, agents, json};
 use weir_store::ledger::{Attribution, sanitise};
 use weir_store::{SECRET_BYTES, Tenant};
@@ -43,7 +43,7 @@ const DERIVED_BYTES: usize = 8;
 
 /// Reads the labels in a request's headers.
 pub fn from_headers(headers: &HeaderMap) -> Attribution {
-    let labels = Labels::of(headers);
+    let labels = LabelHeaders::of(headers);
     let text = |name: &str| labels.get(name).and_then(label);
     let stated = CONVERSATION.into_iter().find_map(text);
     let described = || text(TURN_METADATA).and_then(|raw| label(&metadata(&raw, "session_id")?));
@@ -78,7 +78,7 @@ fn program(headers: &HeaderMap) -> Option<String> {
     })
 }
 
-/// Labels that the body of a request gives.
+/// LabelHeaders that the body of a request gives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BodyLabels {
     pub conversation: ConversationLabel,

@@ -51,11 +51,11 @@ impl RequestClass {
     /// the kind of a request in `x-codex-turn-metadata`, and that of a subagent in
     /// `x-openai-subagent` (`codex-rs/core/src/responses_metadata.rs` in `openai/codex`).
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
-        Self::from_labels(&Labels::of(headers))
+        Self::from_labels(&LabelHeaders::of(headers))
     }
 
     /// Returns the class that these headers state; `None` if they state none.
-    pub(super) fn from_labels(labels: &Labels<'_>) -> Option<Self> {
+    pub(super) fn from_labels(labels: &LabelHeaders<'_>) -> Option<Self> {
         let text = |name: &str| labels.get(name).map(str::trim);
         let has = |name: &str| text(name).is_some_and(|value| !value.is_empty());
         if let Some(class) = text("x-claude-code-request-class") {
@@ -75,9 +75,9 @@ impl RequestClass {
 }
 
 /// Headers of a request that may label it, as texts. Most requests have none, and some thirty names are looked up.
-pub(super) struct Labels<'h>(Vec<(&'h str, &'h str)>);
+pub(super) struct LabelHeaders<'h>(Vec<(&'h str, &'h str)>);
 
-impl<'h> Labels<'h> {
+impl<'h> LabelHeaders<'h> {
     /// Collects them in one pass.
     pub(super) fn of(headers: &'h HeaderMap) -> Self {
         let may_label = |name: &str| match name.strip_prefix("x-") {

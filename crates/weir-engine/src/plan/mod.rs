@@ -13,12 +13,10 @@ mod error;
 mod known;
 mod options;
 mod report;
-#[cfg(test)]
-mod shapes;
 mod shortened;
-mod texts;
 #[cfg(test)]
-mod unread;
+mod tests;
+mod texts;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -522,7 +522,7 @@ pub fn binds_thinking(model: &str) -> bool {
 }
 
 /// Whether the provider leaves thinking of earlier rounds out of a model's prompt: Claude models before
-/// Opus 4.5, Sonnet 4.6 and those of their time. A name without a version is of a newer one.
+/// Opus 4.5, Sonnet 4.6 and those of their time. A name without a version means a newer one.
 ///
 /// Source: Anthropic's guide to extended thinking.
 pub fn strips_thinking(model: &str) -> bool {

@@ -16,7 +16,7 @@ use weir_engine::wire::{Protocol, json};
 const SYNTHETIC: &str = "<synthetic>";
 
 /// Answer whose lines may go on.
-struct Answer {
+struct OpenAnswer {
     /// Its message, and its request.
     place: usize,
     exchange: usize,
@@ -41,7 +41,7 @@ struct Part<'a> {
     /// Role and blocks of each message.
     messages: Vec<(&'static str, Vec<std::borrow::Cow<'a, str>>)>,
     /// Answers by the name of their message.
-    answers: HashMap<String, Answer>,
+    answers: HashMap<String, OpenAnswer>,
     rounds: usize,
     exchanges: Exchanges,
     project: Option<String>,
@@ -84,7 +84,7 @@ impl<'a> Part<'a> {
         let prompt_tokens = metered.usage.and_then(|usage| usage.prompt_tokens);
         let name = said.text("id").unwrap_or_else(|| self.rounds.to_string());
         let request_id = line.text("requestId");
-        let is_same = |own: &&Answer| {
+        let is_same = |own: &&OpenAnswer| {
             own.request_id == request_id
                 && (own.rounds == self.rounds || own.prompt_tokens == prompt_tokens)
         };
@@ -93,7 +93,7 @@ impl<'a> Part<'a> {
             let place = joined.unwrap_or(self.messages.len());
             let exchange = self.exchanges.made.len();
             let rounds = self.rounds;
-            let own = Answer { place, exchange, request_id, prompt_tokens, rounds };
+            let own = OpenAnswer { place, exchange, request_id, prompt_tokens, rounds };
             self.answers.insert(name, own);
             self.exchanges.answer(place, line.at_ms()).id = answer_id(line, said);
             (place, exchange)
@@ -181,7 +181,7 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recorded::{Found, RecordedExchange, TextForm, read};
+    use crate::recorded::{ReadText, RecordedExchange, TextForm, read};
     use weir_engine::wire::{Protocol, Role};
 
     const TRANSCRIPT: &str = r#"{"type":"summary","summary":"A title","leafUuid":"z"}
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn lines_of_one_message_are_one_message_again() {
-        let Found { form, recorded: found, .. } = read(TRANSCRIPT, None).expect("a transcript");
+        let ReadText { form, recorded: found, .. } = read(TRANSCRIPT, None).expect("a transcript");
         assert_eq!(form, TextForm::ClaudeCode);
         let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
         assert_eq!(ids, ["s", "s, after compaction 1", "k1"]);

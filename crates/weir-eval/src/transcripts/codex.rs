@@ -225,7 +225,7 @@ fn replaced(payload: &LineMembers<'_>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recorded::{Found, TextForm, read};
+    use crate::recorded::{ReadText, TextForm, read};
     use weir_engine::wire::{Protocol, Role};
 
     const ROLLOUT: &str = r#"{"timestamp":"t","type":"session_meta","payload":{"id":"r1","cwd":"/x","base_instructions":{"text":"Be \"brief\"."}}}
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_rollout_is_read_with_its_instructions_and_parts() {
-        let Found { form, recorded: found, .. } = read(ROLLOUT, None).expect("a rollout");
+        let ReadText { form, recorded: found, .. } = read(ROLLOUT, None).expect("a rollout");
         assert_eq!(form, TextForm::Codex);
         let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
         assert_eq!(ids, ["r1", "r1, after compaction 1"]);

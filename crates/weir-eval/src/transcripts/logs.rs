@@ -194,7 +194,7 @@ pub(crate) fn list(text: &str, protocol: Protocol) -> Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorded::{Found, TextForm, read};
+    use crate::recorded::{ReadText, TextForm, read};
 
     const MESSAGES: &str = r#"[{"role":"user","content":"x"}]"#;
 
@@ -278,7 +278,7 @@ mod tests {
             ),
             entry("a=1", "{}"),
         );
-        let Found { form, recorded: found, .. } = read(&text, None).expect("an archive");
+        let ReadText { form, recorded: found, .. } = read(&text, None).expect("an archive");
         assert_eq!((form, found.len(), found[0].id.as_str()), (TextForm::Har, 1, "entry-1"));
         let own = &found[0].exchanges[0];
         let usage = own.reported.usage.expect("the stream reports it");

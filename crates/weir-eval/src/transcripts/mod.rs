@@ -36,7 +36,7 @@ pub struct RecordedExchange {
     pub model: Option<String>,
     /// What the provider reported; its usage is without `cached_tokens` if nobody knows what was cached.
     pub reported: Metered,
-    /// What tells the answer from others with the same text. A copy in another file has it, too.
+    /// Name of the answer among others with the same text. A copy in another file has it, too.
     pub id: Option<String>,
     /// Whether nobody bills it: it failed, or a gateway answered from what it had kept.
     pub is_free: bool,

@@ -175,7 +175,7 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
 
 #[cfg(test)]
 mod tests {
-    use crate::recorded::{Found, TextForm, read};
+    use crate::recorded::{ReadText, TextForm, read};
     use weir_engine::wire::{Protocol, Role};
 
     const SESSION: &str = r#"{"type":"session","version":3,"id":"s1","timestamp":"1970-01-01T00:00:00Z","cwd":"/w"}
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_session_is_retold_with_times_and_usage() {
-        let Found { form, recorded: found, .. } = read(SESSION, None).expect("a session");
+        let ReadText { form, recorded: found, .. } = read(SESSION, None).expect("a session");
         assert_eq!(form, TextForm::Pi);
         let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
         assert_eq!(ids, ["s1", "s1, after compaction 1"]);

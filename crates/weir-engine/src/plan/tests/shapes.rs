@@ -1,11 +1,11 @@
-//! Tests of conversations with server tools, programs and deferred tools: whatever is left out, a provider takes
-//! the rest.
+//! Tests of conversations with server tools, programs and deferred tools: a provider takes what is left of
+//! them.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{NoSummaries, PlanError, PlanOptions, plan};
+use crate::plan::{NoSummaries, PlanError, PlanOptions, plan};
 use crate::tokens::Encoding;
 use crate::wire::Protocol;
 
@@ -29,7 +29,7 @@ fn blocks(body: &Value) -> impl Iterator<Item = &Value> {
     messages.flat_map(|message| message["content"].as_array().into_iter().flatten())
 }
 
-/// Checks that each block comes behind what it names, and that each call is of a tool that is loaded.
+/// Checks that each block comes behind what it names, and that the tool of each call is loaded.
 fn check(body: &Value) {
     let text = |own: &Value| own.as_str().map(str::to_owned);
     let (mut ids, mut loaded) = (BTreeSet::new(), BTreeSet::new());

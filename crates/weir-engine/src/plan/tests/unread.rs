@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{NoSummaries, Plan, PlanOptions, plan};
+use crate::plan::{NoSummaries, Plan, PlanOptions, plan};
 use crate::tokens::Encoding;
 use crate::wire::Protocol;
 

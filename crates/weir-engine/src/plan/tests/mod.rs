@@ -1,0 +1,4 @@
+//! Tests of whole plans, for kinds of conversations that real agents have.
+
+mod shapes;
+mod unread;
