@@ -44,7 +44,7 @@ const AGENTS: [Agent; 3] = [
         tools_tokens: 500,
         system_tokens: 300,
         limit_tokens: 12_000,
-        most_compactions: 8,
+        most_compactions: 9,
     },
 ];
 
