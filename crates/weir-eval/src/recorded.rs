@@ -8,7 +8,7 @@ use crate::transcripts::{LineMembers, claude_code, codex, logs, pi};
 pub use crate::transcripts::{Recorded, RecordedExchange};
 use weir_engine::wire::{Protocol, json};
 
-/// TextForm of a text with conversations.
+/// Form of a text with conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextForm {
     /// One request body, or only its messages or items.

@@ -78,7 +78,7 @@ fn program(headers: &HeaderMap) -> Option<String> {
     })
 }
 
-/// LabelHeaders that the body of a request gives.
+/// Labels that the body of a request gives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BodyLabels {
     pub conversation: ConversationLabel,

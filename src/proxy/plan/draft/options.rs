@@ -81,9 +81,10 @@ pub(super) fn adapt(
 ) {
     policy.is_thinking_bound = binds(request, route, model);
     // A caller may ask for all thinking to stay.
+    let asks = |raw: &str| raw.contains("\"clear_thinking_");
     policy.strips_thinking = request.protocol == Protocol::Messages
         && strips_thinking(model)
-        && memmem::find(request.text.as_bytes(), b"clear_thinking_").is_none();
+        && !json::member(request.text, "context_management").is_some_and(asks);
     if let Some(AskedCompaction::Above(Some(tokens))) = job.asked.compaction {
         policy.zones.goal = Goal::Tokens(match policy.zones.goal {
             Goal::Tokens(own) => own.min(tokens),

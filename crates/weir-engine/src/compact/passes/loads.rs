@@ -8,6 +8,7 @@ use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Fate;
+use crate::wire::Protocol;
 
 /// What the messages that are sent load and call.
 struct Loads {
@@ -57,13 +58,16 @@ impl Compactor {
 }
 
 impl Compaction<'_> {
-    /// Pins the turns that load tools which calls behind them need, the newest first, and the newest load of
-    /// other tools as recent turns are, since the model may call them next: all within half of the limit. A
-    /// load may stand between calls that need earlier ones, so that nothing else bounds them. Tools whose load
-    /// goes are deferred no more.
+    /// Pins the turns that load tools which calls behind them need, and the newest load of other tools as recent
+    /// turns are, since the model may call them next. Those have half of the limit, the newest first. In
+    /// Messages the needed ones are within it, too: a load may stand between calls that need earlier ones, so
+    /// that nothing else bounds them, and tools whose load goes are deferred no more. In Responses the load may
+    /// have the only definition.
     pub(super) fn pin_loads(&mut self, source: &dyn Source) {
         let Loads { needed, newest, .. } = self.state.loads(source);
         let most_tokens = self.state.profile.limit_tokens / 2;
+        let first = needed.first().and_then(|turn| source.message(self.turn(*turn).first));
+        let is_bound = first.is_some_and(|own| own.protocol == Protocol::Messages);
         let mut tokens = 0;
         let mut within = |turns: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
             let is_within = |turn: &usize| {
@@ -72,7 +76,8 @@ impl Compaction<'_> {
             };
             turns.take_while(is_within).collect()
         };
-        let loads = within(&mut needed.iter().rev().copied());
+        let mut needed_turns = needed.iter().rev().copied();
+        let loads = if is_bound { within(&mut needed_turns) } else { needed_turns.collect() };
         let others = newest.iter().rev().filter(|turn| !needed.contains(turn));
         let others = within(&mut others.copied());
         for turn in others {

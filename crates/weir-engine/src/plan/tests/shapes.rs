@@ -93,6 +93,7 @@ fn loads_that_need_each_other_leave_room() {
 fn a_program_stays_with_its_calls() {
     let mut messages = vec![user("Look at all gates.")];
     let [search, found] = load("s", 0);
+    let mut checked = 0;
     let mut before = vec![search, found];
     for nth in 0..24 {
         let (program, id) = (format!("p{nth}"), format!("c{nth}"));
@@ -108,15 +109,18 @@ fn a_program_stays_with_its_calls() {
         for limit_tokens in [1_200, 1_800, 2_600] {
             if let Ok(body) = sent(&messages, limit_tokens) {
                 check(&body);
+                checked += 1;
             }
         }
     }
+    assert!(checked >= 12, "{checked} fit");
 }
 
 #[test]
 fn the_last_round_of_tools_has_its_thinking() {
     let thought =
         || json!({"type": "thinking", "thinking": "It is green. ".repeat(8), "signature": "c2ln"});
+    let mut checked = 0;
     for answer_words in [5, 60, 200] {
         let mut messages = vec![user("Look at all gates.")];
         for nth in 0..16 {
@@ -141,7 +145,9 @@ fn the_last_round_of_tools_has_its_thinking() {
                 let calls = content.iter().any(|block| block["type"] == "tool_use");
                 let thinks = content.iter().any(|block| block["type"] == "thinking");
                 assert!(!calls || thinks, "{body}");
+                checked += 1;
             }
         }
     }
+    assert!(checked >= 48, "{checked} fit");
 }
