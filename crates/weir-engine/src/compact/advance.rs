@@ -28,7 +28,7 @@ impl Compactor {
             self.leave_thinking_unread(message);
         }
         fact.is_pinned |= self.is_anchor(message, &fact, source);
-        let stays = self.add_to_turns(&fact, source);
+        let stays = self.add_to_turns(&mut fact, source);
         self.messages.push(fact, self.requests.ended);
         let is_head = self.turns.system_run == message + 1;
         // A clock or a counter in the head moves no mark.
@@ -69,15 +69,24 @@ impl Compactor {
         is_own && before.is_some_and(|own| own.role == Role::Assistant)
     }
 
-    /// Adds the next message to the turns. Returns whether it stays.
-    fn add_to_turns(&mut self, fact: &Fact, source: &dyn Source) -> bool {
+    /// Adds the next message to the turns, without the text of a result that only a program reads. Returns whether
+    /// it stays.
+    fn add_to_turns(&mut self, fact: &mut Fact, source: &dyn Source) -> bool {
         let mut inline = [Link { naming: Naming::Own, id: 0 }; links::INLINE];
-        if let Some(held) = fact.links.held() {
+        let all = fact.links;
+        if let Some(held) = all.held() {
             let count = inline.iter_mut().zip(held).map(|(own, link)| *own = link).count();
-            return self.turns.push(fact, &inline[..count]);
+            return self.add_named(fact, &inline[..count]);
         }
         let message = source.message(self.messages());
-        self.turns.push(fact, &message.map(|own| links::all(&own)).unwrap_or_default())
+        self.add_named(fact, &message.map(|own| links::all(&own)).unwrap_or_default())
+    }
+
+    fn add_named(&mut self, fact: &mut Fact, links: &[Link]) -> bool {
+        if self.turns.is_for_program(fact, links) {
+            fact.leave_text_unread();
+        }
+        self.turns.push(fact, links)
     }
 
     /// Returns whether one of the policy's patterns matches the text of a message.

@@ -65,6 +65,8 @@ pub enum Naming {
     Answer,
     /// Refers to the block with this ID, such as the program that makes a call.
     Mention,
+    /// Is a call with this ID by a program, which alone reads its result: that is no part of the prompt.
+    Inner,
 }
 
 /// Tool call, or legacy function call.

@@ -19,8 +19,17 @@ use super::walk::Walk;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
 /// Top-level members that weir acts on; each may be given once.
-const MEMBERS: [&str; 7] =
-    ["model", "system", "messages", "stream", "max_tokens", "tools", "output_config"];
+const MEMBERS: [&str; 8] = [
+    "model",
+    "system",
+    "messages",
+    "stream",
+    "max_tokens",
+    "tools",
+    "output_config",
+    // The name of the beta.
+    "output_format",
+];
 
 /// Type of a block with the result of a tool, as JSON text.
 pub(super) const RESULT: &str = "\"tool_result\"";
@@ -137,7 +146,7 @@ pub(super) fn read<'a>(
     let containers = std::mem::take(&mut begun.containers);
     let mut list = List { text, max_messages, messages, containers };
     let members = Members::read(text, &begun, &MEMBERS, "messages", |walk| list.message(walk))?;
-    let [model_raw, system, no_list, stream_raw, most, tools, output] = members.values;
+    let [model_raw, system, no_list, stream_raw, most, tools, output, beta] = members.values;
     let List { messages: mut own, mut containers, .. } = list;
     if no_list.is_some() {
         return Err(wrong("messages", "an array of messages"));
@@ -154,7 +163,7 @@ pub(super) fn read<'a>(
         container.messages = start + outside..end + outside;
     }
     messages.append(&mut own);
-    let format = output.and_then(|raw| json::member(raw, "format"));
+    let format = output.and_then(|raw| json::member(raw, "format")).or(beta);
     let extras = [(ExtraKind::Tools, tools), (ExtraKind::ResponseFormat, format)];
     Ok(Request {
         protocol: Protocol::Messages,
@@ -386,7 +395,9 @@ impl<'a> Parsed<'a> {
         let answer = self.tool_use_id.map(|id| (Naming::Answer, id));
         let caller = self.caller.and_then(|raw| fields(raw, &["tool_id"], "an object").ok());
         let caller = caller.and_then(|[id]| id).map(|id| (Naming::Mention, id));
-        message.names.extend(naming.into_iter().chain(answer).chain(caller));
+        let inner = self.id.filter(|_| caller.is_some() && self.kind == "tool_use");
+        let inner = inner.map(|id| (Naming::Inner, id));
+        message.names.extend(naming.into_iter().chain(answer).chain(caller).chain(inner));
     }
 
     /// Adds it to the assistant's message; a text goes to `parts`.

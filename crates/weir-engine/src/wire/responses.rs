@@ -408,8 +408,11 @@ impl<'a> Item<'a> {
         let is_named = self.has_call_id || is_call || is_output;
         let own = self.call_id.filter(|_| is_named).map(|id| (naming, id));
         let caller = self.caller.and_then(|raw| fields(raw, &["caller_id"], "an object").ok());
-        let others = self.request.into_iter().chain(caller.and_then(|[id]| id));
+        let caller = caller.and_then(|[id]| id);
+        let inner = self.call_id.filter(|_| caller.is_some() && self.kind == Kind::Assistant);
+        let others = self.request.into_iter().chain(caller);
         message.names.extend(own);
+        message.names.extend(inner.map(|id| (Naming::Inner, id)));
         message.names.extend(others.map(|id| (Naming::Mention, id)));
     }
 

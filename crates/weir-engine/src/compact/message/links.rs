@@ -80,6 +80,7 @@ pub(crate) fn all(message: &Message<'_>) -> Vec<Link> {
         match (*own, link.naming) {
             (Naming::Call, Naming::Answer) => *own = Naming::Own,
             (Naming::Call, Naming::Mention) if mentioned.insert(link.id) => all.push(link),
+            (Naming::Call, Naming::Inner) => all.push(link),
             _ => {}
         }
     }

@@ -62,6 +62,15 @@ pub struct Fact {
     pub links: Links,
 }
 
+impl Fact {
+    /// Takes out its text, which is no part of the prompt, so that nothing cuts it.
+    pub(crate) fn leave_text_unread(&mut self) {
+        self.tokens -= self.text_tokens;
+        self.text_tokens = 0;
+        self.is_long = false;
+    }
+}
+
 /// Above this many characters a message counts as long.
 const LONG_CHARACTERS: usize = 200;
 

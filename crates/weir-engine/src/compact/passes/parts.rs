@@ -29,6 +29,8 @@ struct Chain {
     id: u32,
     call: usize,
     result: usize,
+    /// Whether other blocks name the call, as those of a program do: it does not go before them.
+    is_named: bool,
 }
 
 /// What the parts of the newest turns name.
@@ -40,7 +42,7 @@ struct PartLinks {
     ids: BTreeMap<u32, (usize, usize)>,
     /// Those between two messages.
     chains: Vec<Chain>,
-    /// Calls that other blocks name, as those of a program do: they stay with their results.
+    /// Calls that other blocks name.
     mentioned: BTreeSet<u32>,
 }
 
@@ -65,7 +67,9 @@ impl Compaction<'_> {
         for group in all.into_values() {
             let sum = |of: fn(&Part) -> u32| group.iter().map(|part| of(part)).sum::<u32>();
             let is_complete = sum(|part| part.calls) == sum(|part| part.results);
-            if !is_complete || group.iter().any(|part| part.is_held) {
+            let is_held =
+                |part: &&Part| part.is_held || self.answers_program(part, &named.chains, &group);
+            if !is_complete || group.iter().any(is_held) {
                 continue;
             }
             if self.state.sizes.request_tokens + self.state.opening_tokens() <= self.most_tokens() {
@@ -76,6 +80,17 @@ impl Compaction<'_> {
         self.leave_out_blocks(&named.chains, source);
         self.sweep();
         self.left_out > before
+    }
+
+    /// Returns whether a part answers a program that stays if `group` goes: the calls that name the program
+    /// need it, and it needs its result.
+    fn answers_program(&self, part: &Part, chains: &[Chain], group: &[&Part]) -> bool {
+        let goes = |message: &usize| {
+            self.state.messages.fates[*message] == Fate::Gone
+                || group.iter().any(|own| own.messages.contains(message))
+        };
+        let mut programs = chains.iter().filter(|chain| chain.is_named);
+        programs.any(|chain| part.messages.contains(&chain.result) && !goes(&chain.call))
     }
 
     /// Leaves out of messages that stay the calls and results whose other half is gone.
@@ -127,7 +142,7 @@ impl Compaction<'_> {
             let answers = links.iter().filter(|link| link.naming == Naming::Answer).count() as u32;
             let is_chained = fact.role == Role::Assistant && answers > 0 && is_messages(message);
             let chained = named.join(&links, (place, message), is_chained);
-            for call in &chained {
+            for call in chained.iter().flatten() {
                 parts[*call].results += 1;
             }
             let part = &mut parts[place];
@@ -140,13 +155,8 @@ impl Compaction<'_> {
         }
         for place in 0..parts.len() {
             let is_followed = parts.get(place + 1).is_some_and(|next| next.begins_with_assistant);
-            // The rest of a turn stays where the turn begins.
-            let is_beginning =
-                parts[place].messages.first() == Some(&self.turn(parts[place].turn).first);
-            let is_shared = parts.get(place + 1).is_some_and(|next| next.turn == parts[place].turn);
             let own = &mut parts[place];
-            own.is_held |=
-                !own.begins_with_assistant || !is_followed || (is_beginning && is_shared);
+            own.is_held |= !own.begins_with_assistant || !is_followed;
         }
         named
     }
@@ -176,8 +186,14 @@ impl Part {
 
 impl PartLinks {
     /// Joins the groups of a part (its place and message) and of those with the blocks that it names, but for
-    /// a provider's results if `is_chained`. Returns the parts with the calls of those.
-    fn join(&mut self, links: &[Link], own: (usize, usize), is_chained: bool) -> Vec<usize> {
+    /// a provider's results if `is_chained`. Returns the parts with the calls of those, `None` for a call that
+    /// is gone.
+    fn join(
+        &mut self,
+        links: &[Link],
+        own: (usize, usize),
+        is_chained: bool,
+    ) -> Vec<Option<usize>> {
         let (place, message) = own;
         let mut chained = Vec::new();
         for link in links {
@@ -186,16 +202,24 @@ impl PartLinks {
                     self.ids.insert(link.id, own);
                     continue;
                 }
+                Naming::Inner => continue,
                 Naming::Mention => {
                     self.mentioned.insert(link.id);
                     *self.ids.entry(link.id).or_insert(own)
                 }
-                Naming::Answer => self.ids.get(&link.id).copied().unwrap_or(own),
+                Naming::Answer => match self.ids.get(&link.id) {
+                    Some(named) => *named,
+                    None if is_chained => {
+                        chained.push(None);
+                        continue;
+                    }
+                    None => own,
+                },
             };
-            let is_apart = named != place && !self.mentioned.contains(&link.id);
-            if is_chained && link.naming == Naming::Answer && is_apart {
-                self.chains.push(Chain { id: link.id, call, result: message });
-                chained.push(named);
+            if is_chained && link.naming == Naming::Answer && named != place {
+                let is_named = self.mentioned.contains(&link.id);
+                self.chains.push(Chain { id: link.id, call, result: message, is_named });
+                chained.push(Some(named));
                 continue;
             }
             let (one, other) = (root(&mut self.groups, named), root(&mut self.groups, place));

@@ -6,7 +6,7 @@
 //! it. A result with no ID, or one that nothing has, belongs to the assistant's last turn, if that waits.
 //! If the block is gone by then, the message goes, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::compact::message::links::Link;
 use crate::compact::message::measure::Fact;
@@ -69,6 +69,8 @@ pub(crate) struct Turns {
     exchanges: usize,
     /// Message of the last block with each ID.
     ids: BTreeMap<u32, usize>,
+    /// Calls by programs.
+    inner: BTreeSet<u32>,
     /// Size of later turns up to which a turn waits for results. A call that is never answered must not
     /// keep all behind it for ever.
     wait_tokens: u64,
@@ -142,6 +144,16 @@ impl Turns {
         true
     }
 
+    /// Returns whether a result goes to a program alone, which is no part of the prompt.
+    ///
+    /// Source: Anthropic's and OpenAI's guides to programmatic tool calling.
+    pub(crate) fn is_for_program(&self, fact: &Fact, links: &[Link]) -> bool {
+        let mut answers = links.iter().filter(|link| link.naming == Naming::Answer).peekable();
+        fact.role == Role::Tool
+            && answers.peek().is_some()
+            && answers.all(|link| self.inner.contains(&link.id))
+    }
+
     /// Returns the place of a message by the blocks that it names: the turn of the first of them.
     fn place(&self, links: &[Link]) -> Place {
         let is_other = |link: &&Link| matches!(link.naming, Naming::Answer | Naming::Mention);
@@ -165,6 +177,7 @@ impl Turns {
             match link.naming {
                 Naming::Call | Naming::Own => _ = self.ids.insert(link.id, message),
                 Naming::Mention => _ = self.ids.entry(link.id).or_insert(message),
+                Naming::Inner => _ = self.inner.insert(link.id),
                 Naming::Answer => {}
             }
         }
@@ -259,12 +272,17 @@ impl Turns {
         }
     }
 
-    /// Takes a removed message of this size out of its turn, which is gone with its last one.
+    /// Takes a removed message of this size out of its turn, which begins with the next one then, and is
+    /// gone with its last one.
     pub(crate) fn leave(&mut self, message: usize, tokens: u64) {
         let Some(turn) = self.of_message[message].take() else { return };
         let own = &mut self.list[turn];
         own.tokens -= tokens;
-        own.is_gone = !self.of_message[own.first..=own.last].contains(&Some(turn));
+        let mut left = own.first..=own.last;
+        match left.find(|message| self.of_message[*message] == Some(turn)) {
+            Some(first) => own.first = first,
+            None => own.is_gone = true,
+        }
     }
 
     /// Takes all turns before this one out of what is compacted.
@@ -305,7 +323,8 @@ impl Turns {
     /// Estimates their memory, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const ID: usize = 24;
-        self.list.capacity() * (size_of::<Turn>() + size_of::<usize>()) + self.ids.len() * ID
+        let ids = self.ids.len() + self.inner.len();
+        self.list.capacity() * (size_of::<Turn>() + size_of::<usize>()) + ids * ID
     }
 
     /// Returns whether the last of the first `count` turns begins a round: a user's message after an
