@@ -96,7 +96,9 @@ fn limits(price: &Price, row: &mut impl FnMut(&str, String, &str)) {
     let formula = "by the prices";
     for (word, goal) in Goal::WORDS {
         match priced(goal) {
-            Goal::Tokens(step) => row(&format!("limit {word:?}"), tokens(step), formula),
+            Goal::Step(step) if step < u64::MAX => {
+                row(&format!("limit {word:?}"), tokens(step), formula)
+            }
             Goal::Economic(own) => {
                 for growth in GROWTHS {
                     let cheapest = tokens(own.cheapest_tokens(0, growth));
@@ -105,7 +107,7 @@ fn limits(price: &Price, row: &mut impl FnMut(&str, String, &str)) {
                     row(&format!("limit {word:?}"), size, formula);
                 }
             }
-            Goal::Limit | Goal::Step => {}
+            Goal::Limit | Goal::Step(_) | Goal::Tokens(_) => {}
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::{Upstream, probe::Probe};
 use crate::upstream::Inbound;
 use weir_engine::compact::{self, Lesson, MAX_RESENDS, Refused};
+use weir_engine::tokens::Encoding;
 use weir_engine::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow, Sent};
 use weir_store::Tenant;
 
@@ -72,7 +73,11 @@ impl OverflowRetry {
             let body = planned.body.as_ref().unwrap_or(&job.body);
             let of = (job.tenant, job.protocol, planned.model.as_str());
             let prompt = (body, planned.sent_tokens, planned.encoding);
-            let is_comparable = planned.is_calibrated && planned.action != "fault";
+            // An open model's count is exact: it shows whether its server truncates prompts in silence.
+            let is_open = matches!(planned.encoding, Encoding::Open(_));
+            let is_comparable = (planned.is_calibrated
+                || is_open && planned.provider_state.is_none())
+                && planned.action != "fault";
             let sampling = || upstream.knowledge.learned.sampling(of, prompt, configured);
             record.sample(is_comparable.then(sampling).flatten());
             let probe = job.probe.take();

@@ -250,11 +250,25 @@ impl Learned {
         }
         let counted = match encoding {
             Encoding::Scaled { permille, digits } => Some(Counted::At { permille, digits, tokens }),
+            Encoding::Open(_) => {
+                Some(Counted::At { permille: 1000, digits: Digits::default(), tokens })
+            }
             _ => None,
         };
+        let is_exact = matches!(encoding, Encoding::Open(_));
         let (body, kept) = self.kept(body)?;
         let (learned, model) = (Arc::clone(self), model.to_owned());
-        Some(Sampling { learned, tenant, model, protocol, body, kept, counted, configured })
+        Some(Sampling {
+            learned,
+            tenant,
+            model,
+            protocol,
+            body,
+            kept,
+            counted,
+            is_exact,
+            configured,
+        })
     }
 
     /// Whether it is still unknown how a model reads digits.
@@ -273,12 +287,12 @@ impl Learned {
     /// Takes a sample, and moves the ratio if necessary.
     fn sample(
         self: &Arc<Self>,
-        tenant: Tenant,
-        model: String,
+        place: (Tenant, String),
         sample: Sample,
+        is_exact: bool,
         configured: Configured,
     ) {
-        let place = (tenant, model);
+        let tenant = place.0;
         let samples = self.samples.get_with(&place, Default::default);
         let (_, model) = place;
         let Ok(mut samples) = samples.lock() else { return };
@@ -292,6 +306,9 @@ impl Learned {
         let digits = ratio.map_or(Digits::default(), |ratio| ratio.digits);
         if let Some(window_tokens) = samples.truncates_at(digits) {
             self.keep_truncation(tenant, &model, window_tokens, configured);
+        }
+        if is_exact {
+            return;
         }
         if let Some(permille) = samples.unexplained(digits) {
             warn_unexplained(&model, permille);
@@ -385,6 +402,8 @@ pub struct Sampling {
     /// The body's share of memory.
     kept: OwnedSemaphorePermit,
     counted: Option<Counted>,
+    /// Whether that is the model's own count, so that only truncation is left to learn.
+    is_exact: bool,
     configured: Configured,
 }
 
@@ -401,9 +420,9 @@ impl Sampling {
         runtime.spawn_blocking(move || {
             let counted = std::panic::AssertUnwindSafe(|| self.counted());
             let Ok(Some(counted)) = std::panic::catch_unwind(counted) else { return };
-            let Self { learned, tenant, model, kept, configured, .. } = self;
+            let Self { learned, tenant, model, kept, configured, is_exact, .. } = self;
             drop((place, kept));
-            learned.sample(tenant, model, Sample { counted, reported }, configured);
+            learned.sample((tenant, model), Sample { counted, reported }, is_exact, configured);
         });
     }
 
@@ -414,6 +433,7 @@ impl Sampling {
             return None;
         }
         match self.counted {
+            Some(counted) if self.is_exact => Some(counted),
             Some(counted) if !self.learned.compares(self.tenant, &self.model) => Some(counted),
             _ => Some(Counted::Both {
                 apart: count(&request, &self.model, Digits::Apart)?,

@@ -12,6 +12,9 @@ use super::UNCOUNTABLE;
 /// Bytes of an image's base64 that are examined for its size.
 const HEADER_BASE64_BYTES: usize = 64 * 1024;
 
+/// Patches of an image with the detail `high`, by OpenAI's guide to images (models from GPT-5.4 on).
+const HIGH_PATCHES: u32 = 2500;
+
 /// Image counting rule of a family of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ImageRule {
@@ -19,8 +22,8 @@ pub enum ImageRule {
     /// The image is first fitted into 2,048 by 2,048 and its shorter side reduced to 768.
     Tiles { base: u32, tile: u32 },
     /// Patches of 32 pixels, at most `cap`, times a factor in thousandths (OpenAI's small and
-    /// newer models).
-    Patches { cap: u32, factor_permille: u32 },
+    /// newer models). Those that take `original` images have at least [`HIGH_PATCHES`] for `high` ones.
+    Patches { cap: u32, factor_permille: u32, original: Option<u32> },
     /// Patches of 28 pixels, at most `cap` (Anthropic).
     Squares { cap: u32 },
     /// An amount for each tile of 768 pixels, at least `least` (Google).
@@ -35,15 +38,18 @@ impl ImageRule {
         if starts(&["gpt-4o-mini"]) {
             Self::Tiles { base: 2833, tile: 5667 }
         } else if starts(&["gpt-4.1-nano", "gpt-5-nano"]) {
-            Self::Patches { cap: 1536, factor_permille: 2460 }
+            Self::Patches { cap: 1536, factor_permille: 2460, original: None }
         } else if starts(&["gpt-4.1-mini", "gpt-5-mini"]) {
-            Self::Patches { cap: 1536, factor_permille: 1620 }
+            Self::Patches { cap: 1536, factor_permille: 1620, original: None }
         } else if starts(&["o4-mini"]) {
-            Self::Patches { cap: 1536, factor_permille: 1720 }
+            Self::Patches { cap: 1536, factor_permille: 1720, original: None }
         } else if starts(&["gpt-6"]) {
-            Self::Patches { cap: 12_000, factor_permille: 1200 }
-        } else if starts(&["gpt-5.2", "gpt-5.3", "gpt-5.4"]) {
-            Self::Patches { cap: 1536, factor_permille: 1200 }
+            Self::Patches { cap: 12_000, factor_permille: 1200, original: Some(12_000) }
+        } else if starts(&["gpt-5.6"]) {
+            // Without a detail, images keep their size; larger ones are refused.
+            Self::Patches { cap: 30_000, factor_permille: 1200, original: Some(30_000) }
+        } else if starts(&["gpt-5.2", "gpt-5.3", "gpt-5.4", "gpt-5.5"]) {
+            Self::Patches { cap: 1536, factor_permille: 1200, original: Some(10_000) }
         } else if starts(&["gpt-5"]) {
             Self::Tiles { base: 70, tile: 140 }
         } else if starts(&["o1", "o3"]) {
@@ -57,8 +63,20 @@ impl ImageRule {
         }
     }
 
+    /// Whether the rule for `model` is that of its own family.
+    pub fn is_known(model: &str) -> bool {
+        let unknown = Self::Tiles { base: 85, tile: 170 };
+        Self::of_model(model) != unknown
+    }
+
     /// Counts the tokens of an image at `url` with the caller's `detail`.
     pub fn count(self, url: &str, detail: Option<&str>) -> u64 {
+        // Gemini's form of OpenAI's API takes PDFs as images.
+        if url.starts_with("data:application/pdf")
+            && let Some(tokens) = count_data(self, url)
+        {
+            return tokens;
+        }
         let size = data_size(url);
         let low = detail == Some("low");
         let tokens = match self {
@@ -68,7 +86,12 @@ impl ImageRule {
                 u64::from(base)
                     + u64::from(tile) * width.div_ceil(512).saturating_mul(height.div_ceil(512))
             }
-            Self::Patches { cap, factor_permille } => {
+            Self::Patches { cap, factor_permille, original } => {
+                let cap = match (detail, original) {
+                    (Some("original"), Some(original)) => original,
+                    (Some("high"), Some(_)) => HIGH_PATCHES,
+                    _ => cap,
+                };
                 let patches = size.map_or(u64::from(cap), |(width, height)| {
                     width.div_ceil(32).saturating_mul(height.div_ceil(32)).min(u64::from(cap))
                 });
@@ -242,6 +265,11 @@ mod tests {
             ("gpt-4o", 4096, 8192, Some("low"), 85),
             ("gpt-4.1-mini", 1024, 1024, None, 1659),
             ("openai/gpt-4o", 1024, 1024, Some("high"), 765),
+            // Measured at most by openai/codex, which has the caps of `original`.
+            ("gpt-5.4", 3200, 3200, None, 1844),
+            ("gpt-5.5", 3200, 3200, Some("high"), 3000),
+            ("gpt-5.5", 3200, 3200, Some("original"), 12_000),
+            ("gpt-5.6-sol", 4000, 2500, None, 11_850),
         ] {
             let rule = ImageRule::of_model(model);
             assert_eq!(rule.count(&png(width, height), detail), tokens, "{model} {width}x{height}");
@@ -288,6 +316,10 @@ mod tests {
             assert!(counted.abs_diff(tokens) <= 1, "{counted} {tokens}");
             let url = format!("data:application/octet-stream;base64,{data}");
             assert_eq!(count_data(rule, &url), Some(counted));
+            if bytes.starts_with(b"%PDF") {
+                let url = url.replace("octet-stream", "pdf");
+                assert_eq!(rule.count(&url, None), counted);
+            }
         }
         let text = "A text with spaces. ".repeat(100);
         for said in [text.as_str(), "c2hvcnQ=", "data:text/plain,no", "https://example.com/a"] {

@@ -29,6 +29,9 @@ const MIN_GROWTH_PERMILLE: u128 = 100;
 const SPREAD_PERCENT: usize = 90;
 /// Number of prompts that show that the upstream truncates.
 const MIN_TRUNCATED: usize = 3;
+/// Least window that reports may show: Ollama's first default. Smaller ones are those of an upstream that
+/// reports a part of each prompt, such as what its cache does not hold.
+const LEAST_WINDOW_TOKENS: u64 = 2048;
 /// Margin added to the upper end of the ratios' spread.
 const MARGIN_PERMILLE: u32 = 10;
 /// Maximum distance of that end from the middle, so that few odd prompts do not make all others look large.
@@ -226,10 +229,13 @@ impl Samples {
         if are_reported_by_growth(points) {
             return None;
         }
-        if let Some(equal) = equal_reports(points) {
+        let reported = points.iter().map(|point| point.reported).max()?;
+        if reported + WINDOW_MARGIN < LEAST_WINDOW_TOKENS {
+            return None;
+        }
+        if let Some(equal) = equal_reports(points, reported) {
             return Some(equal);
         }
-        let reported = points.iter().map(|point| point.reported).max()?;
         let is_near = |point: &&Point| u128::from(point.reported) * 8 >= u128::from(reported) * 7;
         let mut near: Vec<&Point> = points.iter().filter(is_near).collect();
         near.sort_unstable_by_key(|point| point.counted);
@@ -343,10 +349,8 @@ const WINDOW_MARGIN: u64 = 8;
 
 /// Returns the truncation that equal reports of prompts of different sizes show: to the token, at the largest size,
 /// which is that of a window.
-fn equal_reports(points: &VecDeque<Point>) -> Option<Truncation> {
-    let reported = points.iter().map(|point| point.reported).max()?;
-    let is_window = (reported + WINDOW_MARGIN) % WINDOW_STEP <= 2 * WINDOW_MARGIN;
-    if !is_window || reported <= WINDOW_MARGIN {
+fn equal_reports(points: &VecDeque<Point>, reported: u64) -> Option<Truncation> {
+    if (reported + WINDOW_MARGIN) % WINDOW_STEP > 2 * WINDOW_MARGIN {
         return None;
     }
     let equal = || points.iter().filter(|point| point.reported == reported).map(|own| own.counted);
@@ -356,12 +360,12 @@ fn equal_reports(points: &VecDeque<Point>) -> Option<Truncation> {
 }
 
 /// Whether the upstream reports only what is new in each prompt, as if the rest were none: most reports are the
-/// growth from the prompt before.
+/// growth from the prompt before, as far as an estimate shows that.
 fn are_reported_by_growth(points: &VecDeque<Point>) -> bool {
     let pairs = points.iter().zip(points.iter().skip(1));
     let grown = pairs.filter(|(before, own)| {
         let growth = own.counted.saturating_sub(before.counted);
-        growth > 0 && own.reported.abs_diff(growth) <= growth / 10
+        growth > 0 && own.reported.abs_diff(growth) <= growth / 3
     });
     grown.count() * 2 > points.len()
 }
@@ -486,6 +490,13 @@ mod tests {
             new.take(sample(1000, number * 1950, 1900), 0);
             assert_eq!(new.truncates_at(Digits::Apart), None);
         }
+        // A part of each prompt is reported, of one size or as an estimate is off.
+        let mut part = Samples::default();
+        for number in 1..60_u64 {
+            let reported = [150 + number % 3 * 16, number % 5 * 20 + 300][usize::from(number > 30)];
+            part.take(sample(1000, 9000 + number * 340, reported), 0);
+            assert_eq!(part.truncates_at(Digits::Apart), None);
+        }
         let mut whole = Samples::default();
         for number in 1..30_u64 {
             whole.take(sample(1000, number * 600, number * 640), 0);
@@ -510,7 +521,7 @@ mod tests {
         let odd = [(2000, 5000), (5000, 5100), (4800, 4900), (4900, 4950), (4600, 4700)];
         let sparse = [(4000, 4000), (4100, 4100), (8200, 3900), (8300, 4000), (900, 900)];
         let all: Vec<_> =
-            (0..12).map(|number| (20_000 + number * 5000, 4000 + number % 3)).collect();
+            (0..12).map(|number| (20_000 + number * 9000, 4000 + number % 3)).collect();
         for (prompts, window) in
             [(&constant[..], &[][..]), (&odd, &[]), (&sparse, &[]), (&all, &[4002])]
         {

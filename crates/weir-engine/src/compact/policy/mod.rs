@@ -132,8 +132,9 @@ pub enum Goal {
     #[default]
     Limit,
     Tokens(u64),
-    /// The model's next price step; the limit until its price is known.
-    Step,
+    /// The model's next price step, in tokens; the limit if there is none, or if what must stay leaves less than a
+    /// quarter of it.
+    Step(u64),
     /// Where a compaction is cheapest by these prices and the conversation's own growth.
     Economic(CachePrices),
 }
@@ -175,7 +176,7 @@ impl Goal {
     /// Goals with a name.
     pub const WORDS: [(&'static str, Self); 3] = [
         ("window", Self::Limit),
-        ("step", Self::Step),
+        ("step", Self::Step(u64::MAX)),
         ("economic", Self::Economic(CachePrices::USUAL)),
     ];
 
@@ -195,7 +196,9 @@ impl Goal {
         let [read_permille, write_permille] = [read, write].map(|own| own.unwrap_or(1000));
         let prices = CachePrices { read_permille, write_permille, step_tokens };
         match self {
-            Self::Step => step_tokens.map_or(Self::Limit, Self::Tokens),
+            Self::Step(_) => Self::Step(step_tokens.unwrap_or(u64::MAX)),
+            // Nothing is saved if input costs nothing.
+            Self::Economic(_) if write_permille == 0 => Self::Limit,
             Self::Economic(_) => Self::Economic(prices),
             Self::Limit | Self::Tokens(_) => self,
         }

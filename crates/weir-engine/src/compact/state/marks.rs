@@ -17,6 +17,8 @@ use crate::wire::Role;
 /// tool use.
 const DIALOGUE_MESSAGES: usize = 40;
 const DIALOGUE_SHARE: u64 = 2;
+/// Parts of a price step of which one must be left for the history.
+const STEP_PARTS: u64 = 4;
 /// Number of rounds whose size shows that of the next.
 const ROUNDS: usize = 3;
 
@@ -188,8 +190,9 @@ impl Compactor {
 
     fn goal_within(&self, limit_tokens: u64) -> u64 {
         match self.profile.policy.zones.goal {
-            Goal::Limit | Goal::Step => limit_tokens,
+            Goal::Limit => limit_tokens,
             Goal::Tokens(tokens) => tokens.min(limit_tokens),
+            Goal::Step(tokens) => self.within_step(tokens).min(limit_tokens),
             Goal::Economic(prices) => self.cheapest_tokens(prices).min(limit_tokens),
         }
     }
@@ -197,16 +200,27 @@ impl Compactor {
     /// Returns the size above which a compaction is cheapest. It follows from the messages so far alone, so that
     /// equal beginnings have equal compactions.
     fn cheapest_tokens(&self, prices: CachePrices) -> u64 {
-        let fixed_tokens =
-            self.profile.overhead_tokens + self.sizes.system_run_tokens + self.first_user_tokens();
+        let fixed_tokens = self.fixed_tokens();
         let grown_tokens = (self.profile.overhead_tokens + self.sizes.received_tokens)
             .saturating_sub(fixed_tokens);
         let growth_tokens = grown_tokens / u64::from(self.requests.ended.max(1));
         let last = self.history.last().map_or(0, |compaction| compaction.after_tokens);
         let kept_tokens = last.saturating_sub(fixed_tokens);
         let cheapest_tokens = prices.cheapest_tokens(kept_tokens, growth_tokens);
-        let step_tokens = prices.step_tokens.unwrap_or(u64::MAX);
+        let step_tokens = self.within_step(prices.step_tokens.unwrap_or(u64::MAX));
         fixed_tokens.saturating_add(cheapest_tokens).min(step_tokens)
+    }
+
+    /// Returns a price step; the maximum if what must stay leaves too little below it: then each request is
+    /// above it, and compactions save nothing.
+    fn within_step(&self, step_tokens: u64) -> u64 {
+        let left_tokens = step_tokens.saturating_sub(self.fixed_tokens());
+        if left_tokens < step_tokens / STEP_PARTS { u64::MAX } else { step_tokens }
+    }
+
+    /// Returns what stands before all that a compaction may take.
+    fn fixed_tokens(&self) -> u64 {
+        self.profile.overhead_tokens + self.sizes.system_run_tokens + self.first_user_tokens()
     }
 
     /// Returns the size of the first user message, if it is sent.
@@ -219,8 +233,7 @@ impl Compactor {
     /// system run and first user message.
     pub(crate) fn base_tokens(&self) -> (u64, u64) {
         let goal = self.goal_tokens();
-        let system_tokens = self.profile.overhead_tokens + self.sizes.system_run_tokens;
-        let fixed = (system_tokens + self.first_user_tokens()).min(goal);
+        let fixed = self.fixed_tokens().min(goal);
         (goal - fixed, fixed)
     }
 
@@ -245,7 +258,7 @@ impl Compactor {
         let mark = fixed + share(goal_tokens - fixed, first_permille);
         let is_cleared = self.masking.has_oversized || self.masking.cleared.tool_uses > 0;
         // A goal that rises later takes no compaction back.
-        let may_rise = matches!(policy.zones.goal, Goal::Economic(_));
+        let may_rise = matches!(policy.zones.goal, Goal::Economic(_) | Goal::Step(_));
         let is_taken_back = may_rise && !self.is_untouched();
         let is_whole = !is_cleared && !is_taken_back && !self.has_dropped_thinking();
         is_whole && self.received_tokens() + overhead_tokens <= mark

@@ -12,7 +12,7 @@ pub struct Sent {
 }
 
 /// Words for what the model reads. The first may also be of its answer.
-const PROMPT: [&str; 20] = [
+const PROMPT: [&str; 23] = [
     "token",
     "prompt",
     "input",
@@ -33,9 +33,12 @@ const PROMPT: [&str; 20] = [
     "токен",
     "промпт",
     "запрос",
+    "토큰",
+    "프롬프트",
+    "입력",
 ];
 /// Words for a limit that is passed.
-const LIMIT: [&str; 38] = [
+const LIMIT: [&str; 43] = [
     "limit",
     "maxim",
     "max_",
@@ -43,6 +46,9 @@ const LIMIT: [&str; 38] = [
     "context window",
     "context length",
     "exceed",
+    "exced",
+    "above the",
+    "ultrapass",
     "too long",
     "too large",
     "too many tokens",
@@ -74,9 +80,11 @@ const LIMIT: [&str; 38] = [
     "長すぎ",
     "лимит",
     "превыша",
+    "초과",
+    "최대",
 ];
 /// Words of errors with another meaning.
-const OTHER: [&str; 47] = [
+const OTHER: [&str; 42] = [
     "maximum tokens value",
     "maximum tokens you requested",
     "input should be",
@@ -92,9 +100,6 @@ const OTHER: [&str; 47] = [
     "quota",
     "credit",
     "billing",
-    "your plan",
-    "upgrade",
-    "unknown",
     "unsupported",
     "not supported",
     "not permitted",
@@ -117,14 +122,14 @@ const OTHER: [&str; 47] = [
     "schema",
     "duration",
     "entries",
-    "bytes",
     "temperature",
     "stop sequence",
     "budget",
     "metadata",
-    "minimum",
     "number of pages",
 ];
+/// Words of such errors, unless a size near weir's own count stands next to a limit.
+const UNLESS_NUMBERED: [&str; 5] = ["your plan", "upgrade", "unknown", "bytes", "minimum"];
 /// Words of such errors, unless the text is about tokens or the model's length.
 const MEDIA: [&str; 5] = ["image", "audio", "video", "document", " file"];
 const OF_TOKENS: [&str; 3] = ["token", "model length", "context length"];
@@ -146,8 +151,18 @@ const TOO_LONG: [&str; 9] = [
     "長すぎ",
 ];
 /// Words that make one together with words for the length of a prompt.
-const PASSED: [&str; 8] =
-    ["exceed", "greater than", "too large", "dépass", "超", "превыша", "überschr", "supera"];
+const PASSED: [&str; 10] = [
+    "exceed",
+    "exced",
+    "greater than",
+    "too large",
+    "dépass",
+    "超",
+    "превыша",
+    "überschr",
+    "supera",
+    "초과",
+];
 const LENGTH: [&str; 9] =
     ["token", "context", "length", "window", "max size", "model limit", "上下文", "长度", "токен"];
 /// Units of numbers that are no tokens.
@@ -208,6 +223,17 @@ pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
         (is_about && !numbers.is_empty()).then(|| numbered(&text, &numbers, sent, with_output));
     if let Some(overflow) = numbered.flatten() {
         return Some(overflow);
+    }
+    if has(&text, &UNLESS_NUMBERED) {
+        return None;
+    }
+    if let Some(passed_by) = numbers.iter().find(|own| text[..own.start].ends_with(" by "))
+        && is_about
+        && !with_output
+    {
+        let window_tokens = sent.prompt_tokens.checked_sub(passed_by.tokens);
+        let window_tokens = window_tokens.filter(|own| *own >= MIN_LIMIT_TOKENS)?;
+        return Some(Overflow { window_tokens: Some(window_tokens), ..Overflow::default() });
     }
     // vLLM takes the prompt from the window, and finds less than nothing left for the output.
     if let Some(missing) = negative {
