@@ -9,6 +9,7 @@ use super::moments::{moment, span_ms};
 use super::store_path::{self, StoreArgs};
 use super::table::left_aligned;
 use crate::config::{AuthMode, Config};
+use crate::proxy::hold::budgets::scope;
 use weir_store::keys::{
     Issued, KeyChange, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, MAX_PROFILE_BYTES, NewKey,
     SecretFacts, check_profile,
@@ -20,7 +21,7 @@ Examples:
   weir keys create ci --team search --models 'gpt-4o*,o3'
       creates a key and shows its secret, this once
   weir keys list --team search
-  weir keys show key_0123456789ab
+  weir keys show ci
   weir keys limit key_0123456789ab --tokens-per-minute 100000
   weir keys rotate key_0123456789ab --overlap 24h
       gives it a new secret; the old one stays valid for another day
@@ -73,13 +74,13 @@ enum KeysCommand {
     /// Shows one key
     #[command(after_help = EXAMPLES)]
     Show {
-        /// The key's ID, as `weir keys list` shows it
+        /// The key's ID or name, as `weir keys list` shows it
         id: String,
     },
     /// Changes a key's permissions and limits; others stay
     #[command(after_help = EXAMPLES)]
     Limit {
-        /// The key's ID, as `weir keys list` shows it
+        /// The key's ID or name, as `weir keys list` shows it
         id: String,
         /// New name
         #[arg(long)]
@@ -90,7 +91,7 @@ enum KeysCommand {
     /// Gives a key a new secret and shows it, this once
     #[command(after_help = EXAMPLES)]
     Rotate {
-        /// The key's ID, as `weir keys list` shows it
+        /// The key's ID or name, as `weir keys list` shows it
         id: String,
         /// How much longer the old secret stays valid, such as 24h
         #[arg(long, value_name = "SPAN", value_parser = span_ms, default_value = "0s")]
@@ -99,7 +100,7 @@ enum KeysCommand {
     /// Revokes a key permanently, from its next request on
     #[command(after_help = EXAMPLES)]
     Revoke {
-        /// The key's ID, as `weir keys list` shows it
+        /// The key's ID or name, as `weir keys list` shows it
         id: String,
     },
 }
@@ -272,7 +273,8 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
             }
         }
         KeysCommand::Show { id } => {
-            show(&store.show_key(id).await.map_err(said)?, args.json, now_ms)?;
+            let id = key_id(id, store).await?;
+            show(&store.show_key(&id).await.map_err(said)?, args.json, now_ms)?;
         }
         KeysCommand::Limit { id, name, limits } => {
             let change = limits.change(name.as_deref(), now_ms);
@@ -282,18 +284,26 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
                 );
             }
             change.check_policies(|name| config.context.policies.read_name(name)).map_err(said)?;
-            show(&store.change_key(id, change).await.map_err(said)?, args.json, now_ms)?;
+            let id = key_id(id, store).await?;
+            show(&store.change_key(&id, change).await.map_err(said)?, args.json, now_ms)?;
         }
         KeysCommand::Rotate { id, overlap } => {
-            let issued = store.rotate_key(id, *overlap, now_ms).await.map_err(said)?;
+            let id = key_id(id, store).await?;
+            let issued = store.rotate_key(&id, *overlap, now_ms).await.map_err(said)?;
             warn_where_unchecked(config);
             show_issued(&issued, args.json, now_ms)?;
         }
         KeysCommand::Revoke { id } => {
-            show(&store.revoke_key(id, now_ms).await.map_err(said)?, args.json, now_ms)?;
+            let id = key_id(id, store).await?;
+            show(&store.revoke_key(&id, now_ms).await.map_err(said)?, args.json, now_ms)?;
         }
     }
     Ok(())
+}
+
+/// Returns the ID of the key with this ID or name. Only its ID finds a revoked key.
+async fn key_id(name: &str, store: &Store) -> Result<String, String> {
+    Ok(scope::key_id(name, store).await?.unwrap_or_else(|| name.to_owned()))
 }
 
 /// Warns if no weir with this configuration checks keys, unless the output is JSON.

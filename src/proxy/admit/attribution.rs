@@ -31,7 +31,10 @@ const CONVERSATION: [&str; 10] = [
 ];
 /// Headers with the ID of the agent that started this one.
 const PARENT: [&str; 3] =
-    ["x-claude-code-parent-agent-id", "x-codex-parent-thread-id", "x-parent-session-id"];
+    ["x-claude-code-parent-agent-id", "x-codex-parent-thread-id", PARENT_SESSION];
+/// Header with the session of the agent that started this one, for clients that give each a session of its
+/// own. As with others, its conversation is that of its parent.
+const PARENT_SESSION: &str = "x-parent-session-id";
 /// Members of an object in a body that name a conversation.
 const SESSION: [&str; 4] = ["session_id", "conversation_id", "thread_id", "chat_id"];
 /// Marker before the session in the user of earlier versions of Claude Code.
@@ -45,14 +48,16 @@ const DERIVED_BYTES: usize = 8;
 pub fn from_headers(headers: &HeaderMap) -> Attribution {
     let labels = LabelHeaders::of(headers);
     let text = |name: &str| labels.get(name).and_then(label);
-    let stated = CONVERSATION.into_iter().find_map(text);
+    let stated = || CONVERSATION.into_iter().find_map(text);
+    let parent_session = text(PARENT_SESSION);
     let described = || text(TURN_METADATA).and_then(|raw| label(&metadata(&raw, "session_id")?));
     let parent = PARENT.into_iter().find_map(text);
     // codex names each of its agents by a thread of its own; the first has no parent.
     let thread = || parent.as_ref().and_then(|_| text("thread-id"));
-    let agent = text("x-claude-code-agent-id").or_else(thread);
+    let session = || parent_session.as_ref().and_then(|_| stated());
+    let agent = text("x-claude-code-agent-id").or_else(thread).or_else(session);
     Attribution {
-        conversation: stated.or_else(described),
+        conversation: parent_session.clone().or_else(stated).or_else(described),
         agent: agent.or_else(|| text("x-openai-subagent")).or_else(|| program(headers)),
         class: RequestClass::from_labels(&labels).map(|class| class.name().to_owned()),
         parent,
@@ -257,7 +262,7 @@ mod tests {
                     ("x-session-id", "c"),
                     ("x-parent-session-id", "p"),
                 ],
-                ["c", "opencode", "p", "subagent"],
+                ["p", "c", "p", "subagent"],
             ),
             (&[("x-session-id", "  "), ("x-conversation-id", " a ")], ["a", "", "", ""]),
         ];

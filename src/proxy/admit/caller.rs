@@ -10,6 +10,7 @@ use http::{HeaderMap, Method};
 use crate::config::{Routes, names};
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::upstream::{Endpoint, Naming, Route, Target};
+use memchr::memmem;
 use weir_engine::wire::body::FALLBACKS;
 use weir_engine::wire::form;
 use weir_engine::wire::json;
@@ -165,12 +166,7 @@ impl Caller {
                 ..needs_passthrough(&message)
             });
         }
-        for (_, raw) in members.iter().filter(|(name, _)| FALLBACKS.contains(&name.as_ref())) {
-            self.check_fallbacks(raw, routes)?;
-        }
-        for (_, raw) in members.iter().filter(|(name, _)| name == "tools") {
-            self.check_tools(raw, routes)?;
-        }
+        members.iter().try_for_each(|(name, raw)| self.check_member(name, raw, routes))?;
         if let Some(model) = target.asked_model() {
             return self.check_model(&model, routes);
         }
@@ -210,11 +206,54 @@ impl Caller {
         }
         let Ok(text) = simdutf8::basic::from_utf8(body) else { return Ok(()) };
         let members = json::members(text).unwrap_or_default();
-        members.iter().try_for_each(|(name, raw)| match name.as_ref() {
+        members.iter().try_for_each(|(name, raw)| self.check_member(name, raw, routes))
+    }
+
+    /// Refuses other models than that of `model` which a member of a body names, if they are forbidden.
+    fn check_member(&self, name: &str, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
+        let member = |raw, name: &str| json::member(raw, name);
+        match name {
             "tools" => self.check_tools(raw, routes),
+            // Tools that stand between messages (Responses).
+            "input" if memmem::find(raw.as_bytes(), b"additional_tools").is_some() => {
+                let items = json::elements(raw).unwrap_or_default().into_iter();
+                let mut declared = items.filter_map(|item| member(item, "tools"));
+                declared.try_for_each(|tools| self.check_tools(tools, routes))
+            }
+            // OpenRouter: plugins that run models, and settings under a name.
+            "plugins" => {
+                let plugins = json::elements(raw).unwrap_or_default();
+                let others = plugins.iter().filter_map(|own| member(own, "analysis_models"));
+                let mut others = others.collect::<Vec<_>>().into_iter();
+                others.try_for_each(|models| self.check_fallbacks(models, routes))?;
+                self.check_models(plugins.into_iter(), routes)
+            }
+            "preset" if raw.trim() != "null" && self.has_own_models() => {
+                let message = "This key is limited to some models, and a preset may name others.";
+                Err(ProxyError {
+                    param: Some(name.to_owned()),
+                    ..ProxyError::new(ErrorKind::ModelNotAllowed, message)
+                })
+            }
+            "extra_body" => {
+                let members = json::members(raw).unwrap_or_default();
+                self.check_models([raw].into_iter(), routes)?;
+                let mut inner = members.iter().filter(|(name, _)| name != "extra_body");
+                inner.try_for_each(|(name, raw)| self.check_member(name, raw, routes))
+            }
             name if FALLBACKS.contains(&name) => self.check_fallbacks(raw, routes),
             _ => Ok(()),
-        })
+        }
+    }
+
+    /// Refuses the `model` of some objects if it is forbidden.
+    fn check_models<'a>(
+        &self,
+        objects: impl Iterator<Item = &'a str>,
+        routes: &Routes,
+    ) -> Result<(), ProxyError> {
+        let mut models = objects.filter_map(|own| json::string(json::member(own, "model")?));
+        models.try_for_each(|model| self.check_model(&model, routes))
     }
 
     fn check_fallbacks(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
@@ -233,14 +272,12 @@ impl Caller {
     /// Refuses tools that run on a forbidden model, such as an advisor.
     fn check_tools(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
         // A model of a function's own parameters is none.
-        let is_callers = |tool: &str| {
-            json::member(tool, "input_schema").is_some()
-                || json::member(tool, "type").is_some_and(|kind| kind == r#""function""#)
+        let is_callers = |tool: &str| match json::member(tool, "type") {
+            None => json::member(tool, "input_schema").is_some(),
+            Some(kind) => [r#""function""#, r#""custom""#].contains(&kind),
         };
         let tools = json::elements(raw).unwrap_or_default();
-        let models = tools.into_iter().filter(|tool| !is_callers(tool));
-        let mut models = models.filter_map(|tool| json::string(json::member(tool, "model")?));
-        models.try_for_each(|model| self.check_model(&model, routes))
+        self.check_models(tools.into_iter().filter(|tool| !is_callers(tool)), routes)
     }
 
     /// Refuses models that the caller may not use, by their catalogue names: a provider's prefix

@@ -69,7 +69,7 @@ pub async fn compacted(
         is_billed: false,
         ..JournalEntry::planned(account, &target, &planned, origin, 0)
     };
-    let holding = settings.journal.budgets().note(&entry.caller)?;
+    let holding = settings.journal.budgets().note(entry.party())?;
     let entry = JournalEntry { is_billed: true, plan_ms: record.plan_ms(), ..entry };
     record.account(settings.journal.open(entry, holding).await?);
     let item = item(settings, request.caller.tenant, is_whole, &shortened.rest)?;

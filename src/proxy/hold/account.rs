@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::proxy::admit::caller::Caller;
+use crate::proxy::hold::budgets::Party;
 use crate::proxy::logged::logged;
 use crate::proxy::plan::{Planned, UNREAD};
 use crate::upstream::{Endpoint, Outbound, Target};
@@ -89,6 +90,11 @@ impl Ended {
 }
 
 impl JournalEntry {
+    /// Returns the caller and the origin of the request.
+    pub fn party(&self) -> Party<'_> {
+        (&self.caller, &self.attribution)
+    }
+
     /// Describes a conversation that is sent as `planned`.
     pub fn planned(
         caller: ledger::Caller,

@@ -5,6 +5,7 @@ use crate::config::names;
 use crate::proxy::plan::Planned;
 use crate::upstream::{Endpoint, Naming, Route};
 use weir_engine::tokens::Encoding;
+use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::allowance::{Allowance, LEAST_THINKING_TOKENS};
 use weir_store::budget::{Ask, Kind, Most, OutputBound, Pieces, Price, ServiceTier};
 
@@ -133,7 +134,8 @@ pub fn conversation(
         _ => sent_tokens,
     };
     let prompt_tokens = match desired.encoding {
-        Encoding::Estimate => {
+        // A family's own rule has counted them at most.
+        Encoding::Estimate if !ImageRule::is_known(desired.model) => {
             let image_tokens = allowance.remote_images.saturating_mul(IMAGE_TOKENS);
             prompt_tokens.saturating_add(image_tokens)
         }

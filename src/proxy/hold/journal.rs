@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OnceCell, OwnedMutexGuard, Semaphore};
 use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
@@ -16,7 +16,7 @@ use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::bound::{self, Desired, Unread};
-use crate::proxy::hold::budgets::{Budgets, Holding};
+use crate::proxy::hold::budgets::{self, Budgets, Holding, Party};
 use crate::proxy::hold::deferred::{Deferred, ResponseKey};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::logged::shown;
@@ -26,7 +26,7 @@ use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::allowance::Allowance;
 use weir_store::budget::{Billed, Compaction, Kind, Price, planned_nano_usd};
-use weir_store::ledger::{self, Attribution, Intent, RequestId, Settlement};
+use weir_store::ledger::{Attribution, Intent, RequestId, Settlement};
 use weir_store::{Store, StoreError, Tenant};
 
 /// Maximum number of ends kept until the store can be written again; requests of others are settled by
@@ -67,6 +67,8 @@ pub struct JournalState {
     /// Model that last answered a tenant's requests to an upstream for another name, and when: its price is
     /// billed.
     answered: Cache<Alias, (String, Instant)>,
+    /// Lets one request at a time of a tenant ask an upstream for a name that nobody has answered yet.
+    first_asked: Cache<(Tenant, String), Arc<tokio::sync::Mutex<()>>>,
 }
 
 /// Upstream's origin and requested model, of a tenant.
@@ -99,6 +101,7 @@ impl JournalState {
             deferred: Deferred::default(),
             newest: OnceCell::new(),
             answered: Cache::new(MAX_ALIASES),
+            first_asked: Cache::new(MAX_ALIASES),
         }
     }
 
@@ -146,7 +149,7 @@ impl Journal {
     pub async fn hold_planned(
         &self,
         planner: &Planner,
-        caller: &ledger::Caller,
+        party: Party<'_>,
         job: &mut Job,
         planned: &mut Planned,
     ) -> Result<Holding, ProxyError> {
@@ -154,7 +157,7 @@ impl Journal {
         let allowance = self.allowance(body, Some(job.protocol)).await.unwrap_or_default();
         let desired = Desired { as_of: job.as_of, ..Desired::planned(planned, allowance) };
         let queued = Instant::now();
-        let held = self.hold(caller, &desired).await;
+        let held = self.hold(party, &desired).await;
         self.metrics().waited(Queue::Budget, queued.elapsed());
         let mut holding = held?;
         let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp);
@@ -189,7 +192,7 @@ impl Journal {
     /// Holds a request's maximum cost in all its budgets, or refuses it.
     pub async fn hold(
         &self,
-        caller: &ledger::Caller,
+        party: Party<'_>,
         desired: &Desired<'_>,
     ) -> Result<Holding, ProxyError> {
         let place = self.place(desired.upstream);
@@ -197,10 +200,16 @@ impl Journal {
             self.state.unpriced.check(&self.config, desired.model)?;
         }
         let fallbacks = &desired.allowance.fallbacks;
-        let model = self.counted_for(caller.tenant, place, desired.model);
+        let tenant = party.0.tenant;
+        let first = self.first_to_ask(party, place, desired.model).await?;
+        let model = self.counted_for(tenant, place, desired.model);
         self.check_fallbacks(place, (fallbacks, &model), desired.as_of).await?;
-        let prices = || self.prices_before(caller.tenant, place, desired.model, fallbacks);
-        self.held(self.state.budgets.hold(caller, (desired, &model), prices).await)
+        let prices = || self.prices_before(tenant, place, desired.model, fallbacks);
+        let held = self.held(self.state.budgets.hold(party, (desired, &model), prices).await);
+        held.map(|mut holding| {
+            holding.first = first;
+            holding
+        })
     }
 
     /// Refuses other models that may answer a request, and be billed, if one has a budget of its own: the
@@ -283,7 +292,7 @@ impl Journal {
             is_clampable: false,
             as_of: None,
         };
-        self.hold(&entry.caller, &desired).await
+        self.hold(entry.party(), &desired).await
     }
 
     /// Holds the cost of a request that weir does not plan. `body` is its body as far as it was read.
@@ -293,10 +302,14 @@ impl Journal {
         body: Option<&Bytes>,
     ) -> Result<Holding, ProxyError> {
         if !entry.is_billed && bound::is_free(&entry.route) {
-            return self.state.budgets.note(&entry.caller);
+            return self.state.budgets.note(entry.party());
         }
         let place = self.place(entry.upstream.as_deref()).to_owned();
         let tenant = entry.caller.tenant;
+        let first = match entry.model.is_empty() {
+            true => None,
+            false => self.first_to_ask(entry.party(), &place, &entry.model).await?,
+        };
         let model = &*self.counted_for(tenant, &place, &entry.model);
         let found = self.config.models.find(model);
         let window_tokens = found.entry.window_tokens;
@@ -321,10 +334,13 @@ impl Journal {
             window_tokens,
             most_output_tokens: known.unwrap_or(window_tokens),
         };
-        let held = self.held(self.state.budgets.hold_unread(&entry.caller, &unread, prices).await);
+        let held = self.held(self.state.budgets.hold_unread(entry.party(), &unread, prices).await);
         // Such a request is charged even if its answer reports no usage.
         entry.is_billed |= of_path.is_some_and(|price| price.fee(Kind::Request).is_some());
-        held
+        held.map(|mut holding| {
+            holding.first = first;
+            holding
+        })
     }
 
     /// Records that a request for which `holding` is held is about to be sent; `None` if there is
@@ -414,20 +430,53 @@ impl Journal {
             return own;
         }
         let answered = self.state.answered.get(&(tenant, (upstream.to_owned(), own.clone())));
-        answered.map_or(own, |(answered, _)| self.counted_as(upstream, &answered))
+        // An upstream that answers one name by another model may do so for any.
+        let any = || self.state.answered.get(&(tenant, (upstream.to_owned(), String::new())));
+        answered.or_else(any).map_or(own, |(answered, _)| self.counted_as(upstream, &answered))
+    }
+
+    /// Waits until it is known which model answers for a name without a price, if the budgets of the caller are in
+    /// money: of several requests for such names one is sent first, and the others are held as what answered it.
+    /// Returns the place of the first, to be given up when it has ended.
+    async fn first_to_ask(
+        &self,
+        party: Party<'_>,
+        upstream: &str,
+        model: &str,
+    ) -> Result<Option<OwnedMutexGuard<()>>, ProxyError> {
+        let tenant = party.0.tenant;
+        let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, model)));
+        let is_known = || {
+            self.price(upstream, None, model).is_some() || self.state.answered.get(&alias).is_some()
+        };
+        if is_known() || !self.state.budgets.is_in_money(party).await {
+            return Ok(None);
+        }
+        let place = self.state.first_asked.get_with(&(tenant, upstream.to_owned()), Arc::default);
+        let patience = Duration::from_millis(self.config.budgets.wait_ms);
+        let waited = tokio::time::timeout(patience, place.lock_owned()).await;
+        let first = waited.map_err(|_| budgets::held())?;
+        Ok((!is_known()).then_some(first))
     }
 
     /// Remembers the model that answered for another name.
     pub(crate) fn note_answered(&self, intent: &Intent, asked: Option<&str>, answered: &str) {
         let own = asked.unwrap_or(&intent.model);
-        if answered == own {
+        let is_unpriced = || self.price(&intent.upstream, None, own).is_none();
+        if answered == own && !is_unpriced() {
             return;
         }
-        let alias = (intent.caller.tenant, (intent.upstream.clone(), own.to_owned()));
         let is_recent =
             |(known, at): &(String, Instant)| known == answered && at.elapsed() < ANSWERED_FOR / 2;
-        if !self.state.answered.get(&alias).as_ref().is_some_and(is_recent) {
-            self.state.answered.insert(&alias, (answered.to_owned(), Instant::now()));
+        let note = |name: &str| {
+            let alias = (intent.caller.tenant, (intent.upstream.clone(), name.to_owned()));
+            if !self.state.answered.get(&alias).as_ref().is_some_and(is_recent) {
+                self.state.answered.insert(&alias, (answered.to_owned(), Instant::now()));
+            }
+        };
+        note(own);
+        if answered != own && is_unpriced() {
+            note("");
         }
     }
 

@@ -142,14 +142,16 @@ impl<'a> Chat<'a> {
         let Attempt { upstream, target, job, planned, .. } = &mut self.current;
         let journal = &settings.journal;
         let queued = Instant::now();
-        let holding = journal.hold_planned(&settings.planner, &account, job, planned).await;
+        let origin = record.attribution();
+        let party = (&account, &origin);
+        let holding = journal.hold_planned(&settings.planner, party, job, planned).await;
         record.held(queued, holding.is_ok());
         let holding = holding?;
         let is_first = cause != Some(Cause::TooLong);
         if !is_first {
             record.planned_again(planned);
         }
-        let (origin, plan_ms) = (record.attribution(), record.plan_ms());
+        let plan_ms = record.plan_ms();
         let entry = JournalEntry::planned(account, target, planned, origin, plan_ms);
         record.account(journal.open(entry, holding).await?);
         if is_first {

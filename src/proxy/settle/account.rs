@@ -15,7 +15,8 @@ use crate::proxy::hold::{bound, budgets};
 use crate::proxy::record::Outcome;
 use crate::upstream::Route;
 use weir_engine::wire::allowance::searches_unasked;
-use weir_store::budget::Compaction;
+use weir_engine::wire::usage::Inner;
+use weir_store::budget::{Compaction, Price};
 use weir_store::ledger::{DAY_MS, Flags, Intent, RequestQuery, Settlement};
 use weir_store::{StoreError, now_ms};
 
@@ -172,6 +173,12 @@ impl Journal {
         };
         let held = intent.held_nano_usd.zip(intent.held_tokens);
         let answered = ended.metered.model.as_deref();
+        let inner_price = |inner: &Inner| {
+            let model = inner.model.as_deref().filter(|own| Some(*own) != answered)?;
+            self.config.models.price(model)
+        };
+        let inner_prices: Vec<Option<&Price>> =
+            ended.metered.apart.iter().map(inner_price).collect();
         let known = Known {
             compaction,
             counted_tokens,
@@ -181,6 +188,7 @@ impl Journal {
             status: ended.status,
             picture_nano_usd: self.config.models.picture_nano_usd(),
             price: self.price_after(intent, answered),
+            inner_prices: &inner_prices,
             takes_stated_cost: self.config.prices.stated,
             searches_unasked: searches_unasked(&intent.model),
         };
@@ -290,6 +298,10 @@ impl Account {
                 let counted = journal.counted_as(&intent.upstream, model);
                 Arc::make_mut(&mut intent).model = counted;
             }
+        } else if ended.is_seen_success() && intent.held_nano_usd.is_some() {
+            // Nobody says what answered: the name stands for itself.
+            let own = self.asked.as_deref().unwrap_or(&intent.model);
+            journal.note_answered(&intent, self.asked.as_deref(), own);
         }
         let counted = (self.compaction, self.counted_tokens);
         let settlement = journal.settlement(&intent, counted, ended).await;

@@ -2,7 +2,7 @@
 //! reported by the provider or, if unknown, by rule and flagged. Reads no clock and stores nothing.
 
 use crate::proxy::hold::account::{End, believed};
-use weir_engine::wire::usage::{Metered, Usage};
+use weir_engine::wire::usage::{Inner, Metered, Usage};
 use weir_store::budget::{self, Billed, Compaction, Cost, Kind, Pieces, Price, ServiceTier};
 use weir_store::ledger::{Flags, Settlement};
 
@@ -35,6 +35,8 @@ pub struct Known<'a> {
     pub picture_nano_usd: Option<u64>,
     /// Price of the model, if known.
     pub price: Option<&'a Price>,
+    /// Prices of inferences within the answer by models of their own, in their order.
+    pub inner_prices: &'a [Option<&'a Price>],
     /// Whether a cost that the provider states counts instead.
     pub takes_stated_cost: bool,
     /// Whether the model searches the web with each answer, and nobody reports it.
@@ -90,7 +92,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
     let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
     let priced = known.price.filter(|_| has_fee || is_counted(&usage)).map(|price| {
-        let (own, cost) = priced(price, &usage, metered);
+        let (own, cost) = priced(price, &usage, metered, known.inner_prices);
         (price, own, Cost { partly: cost.partly || lacks_search_fee, ..cost })
     });
     let savings = priced.as_ref().and_then(|(price, own, _)| {
@@ -119,7 +121,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         None => flags |= Flags::UNPRICED,
     }
     let cost_nano_usd = cost.map(|cost| cost.nano_usd);
-    let inner = metered.apart.iter().map(|inner| believed(*inner)).reduce(Usage::plus);
+    let inner = metered.apart.iter().map(|inner| believed(inner.usage)).reduce(Usage::plus);
     let all = |own: Option<u64>, of: fn(&Usage) -> Option<u64>| {
         let inner = inner.as_ref().and_then(of);
         own.map(|own| own.saturating_add(inner.unwrap_or(0))).or(inner)
@@ -231,18 +233,40 @@ fn by_text(metered: &Metered, known: &Known<'_>, usual_tokens: u64) -> (Usage, F
     (usage, Flags::ESTIMATED)
 }
 
-/// Returns the bill of the answer itself, and the cost with that of inferences within it.
-fn priced(price: &Price, usage: &Usage, metered: &Metered) -> (Billed, Cost) {
+/// Returns the bill of the answer itself, and the cost with that of inferences within it. Those by another
+/// model cost its price if that is in `inner_prices`.
+fn priced(
+    price: &Price,
+    usage: &Usage,
+    metered: &Metered,
+    inner_prices: &[Option<&Price>],
+) -> (Billed, Cost) {
     let region = Region::of(price, metered.region.as_deref());
     let own = billed(price, usage, metered, &region);
-    let apart = metered.apart.iter().map(|inner| Billed {
-        pieces: Pieces { requests: 0, ..pieces(inner) },
-        ..billed(price, &believed(*inner), metered, &region)
-    });
-    let all: Vec<Billed> = [own].into_iter().chain(apart).collect();
+    let inner = |price: &Price, inner: &Inner| {
+        let region = Region::of(price, metered.region.as_deref());
+        Billed {
+            pieces: Pieces { requests: 0, ..pieces(&inner.usage) },
+            ..billed(price, &believed(inner.usage), metered, &region)
+        }
+    };
+    let of_others = inner_prices.iter().copied().chain(std::iter::repeat(None));
+    let (others, alike): (Vec<_>, Vec<_>) =
+        metered.apart.iter().zip(of_others).partition(|(_, other)| other.is_some());
+    let alike_bills = alike.iter().map(|(own, _)| inner(price, own));
+    let all: Vec<Billed> = [own].into_iter().chain(alike_bills).collect();
     let mut cost = budget::cost_of_all(price, &all);
-    cost.partly |= region.is_unpriced
-        || [usage].into_iter().chain(&metered.apart).any(|usage| usage.has_unknown);
+    for (own, other) in others {
+        let Some(other) = other else { continue };
+        let apart = budget::cost_of_all(other, &[inner(other, own)]);
+        cost.nano_usd = cost.nano_usd.saturating_add(apart.nano_usd);
+        cost.partly |= apart.partly;
+    }
+    // Another model without a price is billed as this one.
+    cost.partly |= alike.iter().any(|(own, _)| own.model.is_some() && own.model != metered.model)
+        || region.is_unpriced
+        || usage.has_unknown
+        || metered.apart.iter().any(|inner| inner.usage.has_unknown);
     (own, cost)
 }
 
@@ -334,6 +358,7 @@ mod tests {
             max_output_tokens: Some(70),
             learned_output_tokens: Some(100),
             status,
+            inner_prices: &[],
             price: Some(price),
             takes_stated_cost: false,
             searches_unasked: false,

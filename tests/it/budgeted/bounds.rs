@@ -442,6 +442,67 @@ async fn another_name_is_held_as_what_it_was_last_answered_by() {
     assert!(held >= spent && spent == 10_012_500, "{held}, {spent}");
 }
 
+/// Of requests for a name that nobody has answered yet, one is sent first; the others are held as what
+/// answered it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_name_passes_a_budget_by_one_request_at_most() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", "{}").await;
+    set(&weir.store, "all/usd/total", "0.05").await;
+    let request = request(CHAT, json!({"model": "our-best", "max_tokens": 1000})).to_string();
+    let mut all = JoinSet::new();
+    for _ in 0..20 {
+        let (address, request) = (weir.weir.address, post(CHAT, &key.header(), &request));
+        all.spawn(async move { ask(address, request).await });
+    }
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 1000});
+    let best = answer(CHAT, usage, json!({"model": "gpt-4o"}));
+    let mut billed = 0;
+    loop {
+        tokio::select! {
+            seen = upstream.next() => {
+                billed += 10_012_500;
+                seen.answer(&best);
+            }
+            done = all.join_next() => match done {
+                Some(done) => assert!([200, 429].contains(&done.expect("nobody panics").status())),
+                None => break,
+            },
+        }
+    }
+    assert!((30_000_000..=60_100_000).contains(&billed), "{billed}");
+}
+
+/// An upstream that takes any name for a model does not take names for ever past the model's budget.
+#[tokio::test]
+async fn invented_names_count_as_the_model_that_answers_for_them() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", "{}").await;
+    set(&weir.store, "model:gpt-4o/usd/total", "0.02").await;
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 1000});
+    let best = answer(CHAT, usage, json!({"model": "gpt-4o"}));
+    let mut passed = 0;
+    for number in 0..12 {
+        let body =
+            request(CHAT, json!({"model": format!("deployment-{number}"), "max_tokens": 1000}));
+        let (address, request) = (weir.weir.address, post(CHAT, &key.header(), body.to_string()));
+        let mut asking = tokio::spawn(async move { ask(address, request).await });
+        tokio::select! {
+            seen = upstream.next() => {
+                passed += 1;
+                seen.answer(&best);
+                assert_eq!(asking.await.expect("it is answered").status(), 200);
+            }
+            answer = &mut asking => {
+                assert_eq!(answer.expect("it is answered").status(), 429);
+            }
+        }
+    }
+    assert!((1..=3).contains(&passed), "{passed}");
+}
+
 /// Returns the answer that bills the most that a request allows, and the bill in nano-dollars.
 fn worst(path: &str, body: &Value) -> (String, u64) {
     let number = |name: &str| body[name].as_u64().unwrap_or(0);

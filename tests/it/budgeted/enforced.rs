@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
-use super::setting::{Budgeted, MODEL, set, sum};
-use crate::keys::setting::post;
+use super::setting::{Budgeted, MODEL, chat, set, sum};
+use crate::keys::setting::{Key, post};
 use crate::server::harness::{Message, Upstream};
 
 /// Returns the body of a request as the upstream received it.
@@ -60,6 +60,36 @@ async fn a_model_is_one_however_it_is_spelled() {
     }
     let (_, _, rows) = sum(&budgeted.weir.store).await;
     assert!(rows.iter().any(|row| row.model == MODEL));
+}
+
+/// Each conversation of a key has a budget of its own, with its subagents in it.
+#[tokio::test]
+async fn a_conversation_ends_at_its_own_budget() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    let other = budgeted.weir.key("sales", r#"{"user":"bob"}"#).await;
+    budgeted.set("conversation:*/tokens/day", "60").await;
+    let ask = async |headers: &str, key: &Key| {
+        let headers = format!("{}{headers}", key.header());
+        budgeted.weir.ask(chat(&headers, 100, json!({}))).await
+    };
+    let (first, second) = ("x-session-id: s1\r\n", "x-session-id: s2\r\n");
+    let child = "x-session-id: s3\r\nx-parent-session-id: s1\r\n";
+    assert_eq!(ask(first, &budgeted.key).await.status(), 200);
+    let refused = ask(first, &budgeted.key).await;
+    assert_eq!(refused.header("x-weir-error"), Some("insufficient_quota"), "{refused:?}");
+    let name = format!("conversation:{}/s1/tokens/day", budgeted.key.id);
+    let error = error(&refused);
+    assert!(error["message"].as_str().is_some_and(|text| text.contains(&name)), "{error}");
+    assert_eq!(ask(child, &budgeted.key).await.status(), 429, "a part of the first");
+    assert_eq!(ask(second, &budgeted.key).await.status(), 200);
+    assert_eq!(ask(first, &other).await.status(), 200, "another key's conversation");
+    // Without a name, a conversation is found by its first message.
+    assert_eq!(ask("", &budgeted.key).await.status(), 200);
+    assert_eq!(ask("", &budgeted.key).await.status(), 429);
+    // One conversation gets more.
+    budgeted.set(&name, "5000").await;
+    assert_eq!(ask(first, &budgeted.key).await.status(), 200);
+    assert_eq!(ask(second, &budgeted.key).await.status(), 429);
 }
 
 #[tokio::test]

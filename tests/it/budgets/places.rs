@@ -140,6 +140,7 @@ pub fn owner() -> Owner {
 
 pub fn owner_of(scopes: &[&str]) -> Owner {
     let mut names = KeyNames::default();
+    let mut origin = Attribution::default();
     let mut model = String::new();
     for Scope { kind, name } in scopes.iter().map(|text| Scope::parse(text).expect("a scope")) {
         match kind {
@@ -149,9 +150,12 @@ pub fn owner_of(scopes: &[&str]) -> Owner {
             ScopeKind::User => names.user = name,
             ScopeKind::Key => names.key = name,
             ScopeKind::Model => model = name,
+            ScopeKind::Conversation => origin.conversation = Some(name),
+            ScopeKind::Agent => origin.agent = Some(name),
         }
     }
-    Owner { key: Some(Arc::new(names)), model }
+    let caller = Caller { tenant: Tenant([1; 16]), key: Some(Arc::new(names)) };
+    Owner::new(&caller, Arc::new(origin), &model)
 }
 
 /// Returns a unique id.

@@ -122,6 +122,55 @@ fn bills() -> Vec<Row> {
             false,
         ),
         (
+            "searches for tools",
+            Messages,
+            json!({"input_tokens": 1000, "output_tokens": 100, "server_tool_use": {"tool_search_requests": 2}}),
+            "0.002",
+            false,
+        ),
+        (
+            "an advisor with a price of its own",
+            Messages,
+            json!({"input_tokens": 1000, "output_tokens": 100, "iterations": [
+                {"type": "advisor_message", "model": "gpt-4o", "input_tokens": 1000, "output_tokens": 1000},
+                {"type": "message", "input_tokens": 1000, "output_tokens": 100}]}),
+            "0.0145",
+            false,
+        ),
+        (
+            "an advisor without a price",
+            Messages,
+            json!({"input_tokens": 1000, "output_tokens": 100, "iterations": [
+                {"type": "advisor_message", "model": "oracle", "input_tokens": 1000, "output_tokens": 100}]}),
+            "0.004",
+            true,
+        ),
+        (
+            "the larger of two names of the cache",
+            Chat,
+            json!({"prompt_tokens": 1000, "completion_tokens": 100, "prompt_cache_hit_tokens": 900,
+                "prompt_tokens_details": {"cached_tokens": 0}}),
+            "0.00119",
+            false,
+        ),
+        (
+            "an hour's writes in LiteLLM's details",
+            Chat,
+            json!({"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": {
+                "cached_tokens": 0, "cache_creation_tokens": 500,
+                "cache_creation_token_details": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 500}}}),
+            "0.0025",
+            false,
+        ),
+        (
+            "ticks and speeds",
+            Chat,
+            json!({"prompt_tokens": 1000, "completion_tokens": 100, "cost_in_usd_ticks": 37_756_000,
+                "acceptance_rate": 3.5, "completion_tokens_after_first_per_sec_first_ten": 400.1}),
+            "0.002",
+            false,
+        ),
+        (
             "decimals and texts",
             Chat,
             json!({"prompt_tokens": 1000.0, "completion_tokens": "100", "total_tokens": 1100.0}),

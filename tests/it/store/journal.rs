@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use proptest::prelude::*;
-use weir_store::budget::{Budget, BudgetId};
+use weir_store::budget::{Budget, BudgetId, Measure, Scope, ScopeKind};
+use weir_store::budgets::SpentQuery;
+use weir_store::counters::{Counters, Listed};
 use weir_store::ledger::{
     Attribution, Caller, Column, DAY_MS, FAILED, Filter, Flags, Intent, KeyNames, MAX_FIGURE,
     MAX_ROWS_A_TENANT_DAY, MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, SeriesQuery,
@@ -341,6 +344,50 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
     let named = told.iter().filter(|((_, model), _)| model.starts_with("model-"));
     assert_eq!(named.clone().count() as u64, MAX_ROWS_A_TENANT_DAY);
     assert_eq!(named.map(|(_, requests)| requests).sum::<u64>(), MAX_ROWS_A_TENANT_DAY + 5);
+}
+
+/// A conversation has the budget that is set for each, under its own caller.
+async fn labels_of_each_caller_are_counted_from_rows(place: impl Place) {
+    let store = place.handle();
+    filled(&store).await;
+    for (id, own) in [
+        ("conversation:*/usd/total", ["key_0/c 0", "key_1/c 1", "key_2/c 2"].as_slice()),
+        ("agent:*/tokens/total", &["key_0/agent 0", "key_0/agent 1", "key_1/agent 0"]),
+    ] {
+        let id = BudgetId::parse(id).expect("a budget");
+        let budget = Budget { id, limit: 10_000, warn_permille: None };
+        store.set_budget(budget.clone(), NOW).await.expect("it can be set");
+        let counters = Counters::in_memory(store.clone(), TimeZone::UTC);
+        let now_ms = NOW + 5 * DAY_MS;
+        let listed = counters.listed(&store, vec![budget.clone()], now_ms).await.expect("counts");
+        let mut members = Vec::new();
+        for status in listed.into_iter().flat_map(Listed::all).skip(1) {
+            members.push((status.scope.name.clone(), status.count.spent));
+        }
+        members.sort();
+        let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(own.iter().all(|name| names.contains(name)), "{names:?}");
+        let sum: u64 = members.iter().map(|(_, spent)| spent).sum();
+        match budget.id.measure {
+            // The twelfth has no conversation.
+            Measure::NanoUsd => assert_eq!(sum, (1 << 11) - 1, "{members:?}"),
+            Measure::Tokens => assert_eq!(sum, 12 * 1101, "{members:?}"),
+        }
+    }
+    // A caller without a key has a place of its own.
+    assert!(settle(&store, intent(900), complete()).await);
+    let name = format!("{:032x}/c 1", u128::from_be_bytes(ALICE.0));
+    let scope = Scope { kind: ScopeKind::Conversation, name };
+    let query = |scope| SpentQuery {
+        scope,
+        measure: Measure::Tokens,
+        from_ms: 0,
+        bucket_ms: None,
+        open: Vec::new(),
+        wants_open: false,
+    };
+    let spent = store.spent(query(scope)).await.expect("it can be read").ended;
+    assert_eq!(spent.iter().map(|(_, amount)| amount).sum::<u64>(), 1101);
 }
 
 /// Creates requests of two teams over three days.
@@ -729,6 +776,7 @@ in_every_place!(
     no_row_poisons_others
     sums_stop_at_what_can_be_counted
     names_that_callers_make_up_do_not_fill_the_sums
+    labels_of_each_caller_are_counted_from_rows
     sums_are_told_as_asked
     labels_of_rows_have_the_totals_of_their_days
     series_agree_with_the_rows

@@ -317,7 +317,7 @@ mod tests {
         let own = &found[0].exchanges[0].reported;
         assert_eq!(own.usage.and_then(|usage| usage.web_searches), Some(5));
         assert_eq!(own.speed.as_deref(), Some("fast"));
-        let apart: Vec<_> = own.apart.iter().map(|usage| usage.prompt_tokens).collect();
+        let apart: Vec<_> = own.apart.iter().map(|inner| inner.usage.prompt_tokens).collect();
         assert_eq!(apart, [Some(900)]);
     }
 }

@@ -1,6 +1,7 @@
-//! Scopes of budgets: everybody, or one organisation, team, user, key or model. Names and their
-//! text forms only.
+//! Scopes of budgets: everybody, or one organisation, team, user, key, model, conversation or agent.
+//! Names and their text forms only.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// Maximum length of a scope's name, in bytes.
@@ -17,12 +18,24 @@ pub enum ScopeKind {
     User,
     Key,
     Model,
+    /// A conversation of one caller, with the subagents that its client counts to it.
+    Conversation,
+    /// An agent of one caller: a program, or one of its subagents.
+    Agent,
 }
 
 impl ScopeKind {
     /// All kinds, in the order in which a request's scopes are reported.
-    pub const ALL: [Self; 6] =
-        [Self::All, Self::Organisation, Self::Team, Self::User, Self::Key, Self::Model];
+    pub const ALL: [Self; 8] = [
+        Self::All,
+        Self::Organisation,
+        Self::Team,
+        Self::User,
+        Self::Key,
+        Self::Model,
+        Self::Conversation,
+        Self::Agent,
+    ];
 
     /// Returns the word used in text forms.
     pub fn word(self) -> &'static str {
@@ -33,7 +46,14 @@ impl ScopeKind {
             Self::User => "user",
             Self::Key => "key",
             Self::Model => "model",
+            Self::Conversation => "conversation",
+            Self::Agent => "agent",
         }
+    }
+
+    /// Whether its members are labels that callers choose. Each belongs to its caller: `key_1/LABEL`.
+    pub fn is_label(self) -> bool {
+        matches!(self, Self::Conversation | Self::Agent)
     }
 }
 
@@ -53,7 +73,8 @@ impl Scope {
         let Some(kind) = kind else {
             return Err(format!(
                 "{word:?} is not a scope; write all, organisation:NAME, team:NAME, user:NAME, \
-                 key:NAME or model:NAME, or * instead of a name for one budget each"
+                 key:NAME or model:NAME, or * instead of a name for one budget each, also \
+                 conversation:* and agent:*"
             ));
         };
         let is_named = !name.is_empty();
@@ -94,20 +115,35 @@ pub struct Scopes<'a> {
     pub user: Option<&'a str>,
     pub key: Option<&'a str>,
     pub model: Option<&'a str>,
+    pub conversation: Option<&'a str>,
+    pub agent: Option<&'a str>,
+    /// Stands for the key in labels of callers without one.
+    pub tenant: [u8; 16],
 }
 
 impl<'a> Scopes<'a> {
     /// Returns the request's scope name of a kind; empty for [`ScopeKind::All`].
-    pub fn name(&self, kind: ScopeKind) -> Option<&'a str> {
+    pub fn name(&self, kind: ScopeKind) -> Option<Cow<'a, str>> {
         let name = match kind {
-            ScopeKind::All => return Some(""),
+            ScopeKind::All => return Some("".into()),
             ScopeKind::Organisation => self.organisation,
             ScopeKind::Team => self.team,
             ScopeKind::User => self.user,
             ScopeKind::Key => self.key,
             ScopeKind::Model => self.model,
+            ScopeKind::Conversation => return self.member(self.conversation),
+            ScopeKind::Agent => return self.member(self.agent),
         };
-        name.filter(|name| !name.is_empty())
+        name.filter(|name| !name.is_empty()).map(Cow::Borrowed)
+    }
+
+    /// Returns the name of a label that belongs to the caller.
+    fn member(&self, label: Option<&str>) -> Option<Cow<'a, str>> {
+        let label = label.filter(|label| !label.is_empty())?;
+        let key = self.key.filter(|key| !key.is_empty()).map(Cow::Borrowed);
+        let owner =
+            key.unwrap_or_else(|| format!("{:032x}", u128::from_be_bytes(self.tenant)).into());
+        Some(format!("{owner}/{label}").into())
     }
 }
 
@@ -117,8 +153,16 @@ mod tests {
 
     #[test]
     fn scopes_are_read_as_they_are_shown() {
-        for text in ["all", "team:research", "key:*", "model:gpt-4o", "user:a:b", "organisation:é"]
-        {
+        for text in [
+            "all",
+            "team:research",
+            "key:*",
+            "model:gpt-4o",
+            "user:a:b",
+            "organisation:é",
+            "conversation:*",
+            "agent:key_1/codex",
+        ] {
             let scope = Scope::parse(text).expect("a scope");
             assert_eq!(scope.to_string(), text);
             assert_eq!(scope.is_each(), text.ends_with('*'));
@@ -146,6 +190,21 @@ mod tests {
     fn a_request_is_in_scopes_by_its_names() {
         let scopes = Scopes { team: Some("a"), user: Some(""), ..Scopes::default() };
         let names = ScopeKind::ALL.map(|kind| scopes.name(kind));
-        assert_eq!(names, [Some(""), None, Some("a"), None, None, None]);
+        let expected = [Some(""), None, Some("a"), None, None, None, None, None];
+        assert_eq!(
+            names.map(|name| name.map(String::from)),
+            expected.map(|name| name.map(String::from))
+        );
+    }
+
+    #[test]
+    fn labels_belong_to_their_caller() {
+        let scopes = Scopes { conversation: Some("s/1"), agent: Some(""), ..Scopes::default() };
+        let of = |scopes: Scopes<'_>| scopes.name(ScopeKind::Conversation).map(String::from);
+        let keyed = Scopes { key: Some("key_1"), ..scopes };
+        assert_eq!(of(keyed).as_deref(), Some("key_1/s/1"));
+        let tenant = Scopes { tenant: [0xab; 16], key: Some(""), ..scopes };
+        assert_eq!(of(tenant), Some(format!("{}/s/1", "ab".repeat(16))));
+        assert_eq!(scopes.name(ScopeKind::Agent), None);
     }
 }

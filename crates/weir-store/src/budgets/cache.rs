@@ -56,6 +56,7 @@ impl Snapshot {
             let Some(name) = scopes.name(*kind) else { continue };
             // A member whose name is `EACH` itself matches once.
             let has_each = !name.is_empty() && name != EACH;
+            let name = &*name;
             let each = by_name.get(EACH).filter(|_| has_each);
             let own = by_name.get(name).map_or(&[][..], Vec::as_slice);
             let is_raised = |each: &&Arc<Budget>| own.iter().any(|own| each.gives_way_to(own));

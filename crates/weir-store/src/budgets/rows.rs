@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::{BudgetError, MAX_BUDGETS, parse_row};
 use crate::StoreError;
 use crate::backend::Budgets;
-use crate::budget::{Budget, BudgetId};
+use crate::budget::{Budget, BudgetId, ScopeKind};
 use crate::sql::{Exclusive, Reads, Sql, Steps, values};
 
 #[async_trait]
@@ -24,6 +24,14 @@ impl<B: Steps> Budgets for B {
                  ON CONFLICT (id) DO UPDATE SET settings = excluded.settings",
                 values![id, budget.to_json(), now_ms],
             )?;
+            if budget.id.scope.kind == ScopeKind::Conversation {
+                // Without such a budget, no request has to keep an index.
+                sql.execute(
+                    "CREATE INDEX IF NOT EXISTS weir_request_by_conversation
+                     ON weir_request (conversation)",
+                    &[],
+                )?;
+            }
             sql.count_change()?;
             Ok(Ok(()))
         };

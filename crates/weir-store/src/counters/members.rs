@@ -1,12 +1,14 @@
 //! State of budgets with that of their members: of a budget for each key, the keys nearest to their limit.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::{BudgetStatus, Counters};
-use crate::budget::{Budget, Measure, ScopeKind};
+use crate::budget::{Budget, Measure, ScopeKind, Scopes};
 use crate::budgets::Applied;
 use crate::ledger::{Column, DAY_MS, FAILED, OTHER, UsageQuery, UsageRow};
 use crate::{Store, StoreError};
@@ -80,10 +82,15 @@ impl Counters {
             ScopeKind::User => Column::User,
             ScopeKind::Key => Column::Key,
             ScopeKind::Model => Column::Model,
+            ScopeKind::Conversation => Column::Conversation,
+            ScopeKind::Agent => Column::Agent,
         };
         let from_ms = budget.id.window.span(self.zone(), now_ms).first_ms;
         let query = UsageQuery {
-            by: vec![column],
+            by: match budget.id.scope.kind.is_label() {
+                true => vec![Column::Tenant, Column::Key, column],
+                false => vec![column],
+            },
             from_day: Some(from_ms / DAY_MS),
             ..UsageQuery::default()
         };
@@ -95,19 +102,28 @@ impl Counters {
             }
         };
         rows.sort_by_key(|row| Reverse(spent(row)));
-        let names = rows.into_iter().filter_map(|row| match column {
-            Column::Organisation => row.organisation,
-            Column::Team => row.team,
-            Column::User => row.user,
-            Column::Key => row.key,
-            _ => row.model,
+        let names = rows.iter().filter_map(|row| {
+            let scopes = Scopes {
+                organisation: row.organisation.as_deref(),
+                team: row.team.as_deref(),
+                user: row.user.as_deref(),
+                key: row.key.as_deref(),
+                model: row.model.as_deref(),
+                conversation: row.conversation.as_deref(),
+                agent: row.agent.as_deref(),
+                tenant: row.tenant.map_or([0; 16], |tenant| tenant.0),
+            };
+            scopes.name(budget.id.scope.kind)
         });
-        let is_member = |name: &String| !name.is_empty() && name != FAILED && name != OTHER;
+        let is_member = |name: &Cow<'_, str>| name != FAILED && name != OTHER;
         let applied = names.filter(is_member).map(|name| budget.scope_of(&name));
         let is_own = |scope: &crate::budget::Scope| {
             budgets.iter().any(|own| budget.gives_way_to(own) && own.id.scope == *scope)
         };
-        let applied = applied.filter(|scope| !is_own(scope)).take(MAX_MEMBERS);
+        // A label of one key may have rows of several tenants.
+        let mut seen = BTreeSet::new();
+        let is_new = |scope: &crate::budget::Scope| seen.insert(scope.clone());
+        let applied = applied.filter(|scope| !is_own(scope)).filter(is_new).take(MAX_MEMBERS);
         Ok(applied.map(|scope| Applied { budget: Arc::clone(budget), scope }).collect())
     }
 }

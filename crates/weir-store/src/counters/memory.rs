@@ -121,7 +121,7 @@ impl Lease {
 
     /// Creates the lease of a request that another process has left open in the journal.
     fn from_intent(intent: &Intent) -> Self {
-        let owner = Owner::new(intent.caller.key.clone(), &intent.model);
+        let owner = Owner::of(intent);
         let recorded = Some(Spending {
             nano_usd: intent.held_nano_usd.unwrap_or(0),
             tokens: intent.held_tokens.unwrap_or(0),
@@ -482,7 +482,7 @@ impl State {
         let scopes = lease.owner.scopes();
         for (kind, by_name) in &self.by_scope {
             let Some(name) = scopes.name(*kind) else { continue };
-            for key in by_name.get(name).into_iter().flatten() {
+            for key in by_name.get(&*name).into_iter().flatten() {
                 if lease.parts.iter().all(|part| part.key != *key) {
                     let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
                     lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
@@ -515,7 +515,7 @@ impl State {
         slot.loaded_at = None;
         let mut open = Vec::new();
         for (id, lease) in &mut self.leases {
-            if lease.owner.scopes().name(key.1.kind) != Some(&key.1.name) {
+            if lease.owner.scopes().name(key.1.kind).as_deref() != Some(&*key.1.name) {
                 continue;
             }
             let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
@@ -547,7 +547,7 @@ impl State {
         let known: HashSet<RequestId> = known.iter().copied().collect();
         for intent in past.open {
             let new = Lease::from_intent(&intent);
-            let is_in_scope = new.owner.scopes().name(key.1.kind) == Some(&key.1.name);
+            let is_in_scope = new.owner.scopes().name(key.1.kind).as_deref() == Some(&*key.1.name);
             if !is_in_scope || known.contains(&intent.id) || ended.contains(&intent.id) {
                 continue;
             }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::budget::counter::Count;
 use crate::budget::{Ask, Budget, Measure, NanoUsd, Scope, Scopes, Span};
 use crate::budgets::{Applied, Spent, SpentQuery};
-use crate::ledger::{KeyNames, RequestId, sanitise};
+use crate::ledger::{Attribution, Caller, Intent, RequestId, sanitise};
 use crate::{Store, StoreError};
 
 /// Maximum number of waiting requests, over all budgets.
@@ -68,28 +68,36 @@ pub(super) async fn read_past(
 }
 
 /// The party that a request counts for, whether or not it has budgets.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Names of its virtual key, if any.
-    pub key: Option<Arc<KeyNames>>,
+    pub caller: Caller,
+    pub origin: Arc<Attribution>,
     pub model: String,
 }
 
 impl Owner {
     /// Creates an owner; `model` is the name in the journal, which identifies past spending.
-    pub fn new(key: Option<Arc<KeyNames>>, model: &str) -> Self {
-        Self { key, model: sanitise(model).into_owned() }
+    pub fn new(caller: &Caller, origin: Arc<Attribution>, model: &str) -> Self {
+        Self { caller: caller.clone(), origin, model: sanitise(model).into_owned() }
+    }
+
+    /// Returns the owner of a request that another process left open.
+    pub fn of(intent: &Intent) -> Self {
+        Self::new(&intent.caller, Arc::new(intent.attribution.clone()), &intent.model)
     }
 
     /// Returns its scopes.
     pub fn scopes(&self) -> Scopes<'_> {
-        let key = self.key.as_deref();
+        let key = self.caller.key.as_deref();
         Scopes {
             organisation: key.map(|names| names.organisation.as_str()),
             team: key.map(|names| names.team.as_str()),
             user: key.map(|names| names.user.as_str()),
             key: key.map(|names| names.key.as_str()),
             model: Some(&self.model),
+            conversation: self.origin.conversation.as_deref(),
+            agent: self.origin.agent.as_deref(),
+            tenant: self.caller.tenant.0,
         }
     }
 }

@@ -28,13 +28,27 @@ impl Postgres {
     /// Returns totals of ended requests, and open requests.
     pub(super) async fn spent_since(&self, query: SpentQuery) -> Result<Spent, StoreError> {
         let first_day = query.from_ms.div_ceil(DAY_MS);
+        let kind = query.scope.kind;
         let is_by_day = query.bucket_ms.is_none_or(|length_ms| length_ms % DAY_MS == 0);
-        // Buckets shorter than a day use rows only.
+        let is_by_day = is_by_day && !kind.is_label();
+        // Buckets shorter than a day, and labels, use rows only.
         let rows_until_ms = if is_by_day { first_day.saturating_mul(DAY_MS) } else { u64::MAX };
         let sums_from_day = if is_by_day { first_day } else { u64::MAX };
-        let column = match query.scope.kind {
+        let column = match kind {
             ScopeKind::All => "$1::text".to_owned(),
             kind => format!("\"{}\"", kind.word()),
+        };
+        let (by_day, by_row) = match kind.is_label() {
+            // An index finds the label; then its caller is compared.
+            true => {
+                let owner = "coalesce(nullif(key, ''), encode(tenant, 'hex'))";
+                let label = format!("{column} = substr($1::text, strpos($1::text, '/') + 1)");
+                (
+                    "$1::text IS NULL".to_owned(),
+                    format!("{label} AND {owner} || '/' || {column} = $1"),
+                )
+            }
+            false => (format!("{column} = $1"), format!("coalesce({column}, '') = $1")),
         };
         let amount = match query.measure {
             Measure::NanoUsd => "coalesce(cost_nano_usd, 0)",
@@ -45,13 +59,13 @@ impl Postgres {
         let sql = format!(
             "SELECT bucket, greatest(sum(amount), 0)::text, NULL::bytea, NULL::text FROM (
                  SELECT (day * {DAY_MS}) / $2 * $2 AS bucket, {amount} AS amount
-                 FROM weir_usage_day WHERE day >= $3 AND {column} = $1
+                 FROM weir_usage_day WHERE day >= $3 AND {by_day}
                  UNION ALL
                  SELECT begun_ms / $2 * $2, {amount} FROM weir_request WHERE id >= $4 AND id < $5
-                 AND coalesce({column}, '') = $1 AND NOT id = ANY ($6)
+                 AND {by_row} AND NOT id = ANY ($6)
                  UNION ALL
                  SELECT begun_ms / $2 * $2, -({amount}) FROM weir_request WHERE id = ANY ($6)
-                 AND begun_ms >= $3 * {DAY_MS} AND coalesce({column}, '') = $1
+                 AND begun_ms >= $3 * {DAY_MS} AND {by_row}
              ) AS amounts GROUP BY bucket
              UNION ALL
              SELECT begun_ms, '0', i.id, facts FROM weir_intent i WHERE begun_ms >= $7

@@ -15,13 +15,24 @@ pub(super) fn spent(
     query: &SpentQuery,
 ) -> rusqlite::Result<Vec<(u64, u64)>> {
     let first_day = query.from_ms.div_ceil(DAY_MS);
+    let kind = query.scope.kind;
     let is_by_day = query.bucket_ms.is_none_or(|length_ms| length_ms % DAY_MS == 0);
-    // Buckets shorter than a day use rows only.
+    let is_by_day = is_by_day && !kind.is_label();
+    // Buckets shorter than a day, and labels, use rows only.
     let rows_until_ms = if is_by_day { first_day.saturating_mul(DAY_MS) } else { u64::MAX };
     let sums_from_day = if is_by_day { first_day } else { u64::MAX };
-    let column = match query.scope.kind {
-        ScopeKind::All => "?1",
-        kind => kind.word(),
+    let column = match kind {
+        ScopeKind::All => "?1".to_owned(),
+        kind => kind.word().to_owned(),
+    };
+    let (by_day, by_row) = match kind.is_label() {
+        // An index finds the label; then its caller is compared.
+        true => {
+            let owner = "coalesce(nullif(key, ''), lower(hex(tenant)))";
+            let label = format!("{column} = substr(?1, instr(?1, '/') + 1)");
+            ("FALSE".to_owned(), format!("{label} AND {owner} || '/' || {column} = ?1"))
+        }
+        false => (format!("{column} = ?1"), format!("coalesce({column}, '') = ?1")),
     };
     let amount = match query.measure {
         Measure::NanoUsd => "coalesce(cost_nano_usd, 0)",
@@ -37,13 +48,13 @@ pub(super) fn spent(
     let sql = format!(
         "SELECT bucket, total(amount) FROM (
              SELECT (day * {DAY_MS}) / ?2 * ?2 AS bucket, {amount} AS amount FROM usage_day
-             WHERE day >= ?3 AND {column} = ?1
+             WHERE day >= ?3 AND {by_day}
              UNION ALL
              SELECT begun_ms / ?2 * ?2, {amount} FROM request
-             WHERE id >= ?4 AND id < ?5 AND coalesce({column}, '') = ?1 AND id NOT IN ({open})
+             WHERE id >= ?4 AND id < ?5 AND {by_row} AND id NOT IN ({open})
              UNION ALL
              SELECT begun_ms / ?2 * ?2, -({amount}) FROM request
-             WHERE id IN ({open}) AND begun_ms >= ?3 * {DAY_MS} AND coalesce({column}, '') = ?1
+             WHERE id IN ({open}) AND begun_ms >= ?3 * {DAY_MS} AND {by_row}
          ) GROUP BY bucket ORDER BY bucket"
     );
     let stored = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

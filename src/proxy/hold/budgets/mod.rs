@@ -17,13 +17,14 @@ use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::plan::BudgetReport;
 use crate::proxy::random::new_id;
 use alerts::Alerts;
+use tokio::sync::OwnedMutexGuard;
 use weir_store::budget::outputs::Outputs;
 use weir_store::budget::{Ask, Measure, Price, Scope, ScopeKind, Scopes};
 use weir_store::budgets::BudgetCache;
 use weir_store::counters::{
     BudgetStatus, Counters, Held, Listed, NoRoom, Owner, RedisOptions, Reservation, Spending,
 };
-use weir_store::ledger::{self, Flags, Intent, RequestId, Settlement};
+use weir_store::ledger::{self, Attribution, Flags, Intent, RequestId, Settlement};
 use weir_store::redis::Redis;
 use weir_store::{Store, StoreError, Tenant, now_ms};
 
@@ -46,6 +47,9 @@ pub struct Budgets {
     alerts: Alerts,
 }
 
+/// The caller of a request, and its origin as its client states it.
+pub type Party<'a> = (&'a ledger::Caller, &'a Arc<Attribution>);
+
 /// Amount held for a request, and the report to its caller. Released on drop.
 #[must_use = "a hold must be settled"]
 pub struct Holding {
@@ -63,6 +67,8 @@ pub struct Holding {
     choices: u64,
     /// Name that its model counts under; empty if the answer names it.
     pub model: String,
+    /// Kept while others wait to learn which model answers for its name.
+    pub first: Option<OwnedMutexGuard<()>>,
 }
 
 impl Holding {
@@ -122,12 +128,12 @@ impl Budgets {
     /// the budgets of the model that it counts as.
     pub async fn hold<'p>(
         &self,
-        caller: &ledger::Caller,
+        party: Party<'_>,
         (desired, counted_as): (&Desired<'_>, &str),
         prices: impl FnOnce() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
         let clamps = self.config.budgets.clamp;
-        self.hold_as(caller, counted_as, desired.as_of, |usual_tokens, _| {
+        self.hold_as(party, counted_as, desired.as_of, |usual_tokens, _| {
             let ask = bound::conversation(desired, &prices(), usual_tokens, clamps);
             Ok((ask, bound::advice(Some(&desired.allowance))))
         })
@@ -138,11 +144,11 @@ impl Budgets {
     /// and a budget is in money.
     pub async fn hold_unread<'p>(
         &self,
-        caller: &ledger::Caller,
+        party: Party<'_>,
         unread: &Unread<'_>,
         prices: impl FnOnce() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
-        self.hold_as(caller, unread.model, None, |_, is_in_money| {
+        self.hold_as(party, unread.model, None, |_, is_in_money| {
             let advice = bound::advice(unread.allowance.as_ref());
             match bound::unread(unread, &prices()) {
                 Some(ask) => Ok((ask, advice)),
@@ -161,6 +167,13 @@ impl Budgets {
         applied.iter().any(|one| is_own(&one.budget.id.scope))
     }
 
+    /// Whether a budget in money applies to a caller's requests. If that is unknown, the hold finds out.
+    pub async fn is_in_money(&self, (caller, origin): Party<'_>) -> bool {
+        let owner = Owner::new(caller, Arc::clone(origin), "");
+        let applied = self.budget_cache.of(&owner.scopes(), None).await.unwrap_or_default();
+        applied.iter().any(|one| one.budget.id.measure == Measure::NanoUsd)
+    }
+
     /// Whether any budget may apply to a request, so that its body must be read.
     pub async fn may_apply(&self) -> bool {
         // If that is unknown, the hold finds out.
@@ -171,14 +184,14 @@ impl Budgets {
     /// answers, and whether any of the budgets is in money; it also returns what would lower the amount.
     async fn hold_as(
         &self,
-        caller: &ledger::Caller,
+        (caller, origin): Party<'_>,
         model: &str,
         as_of: Option<u64>,
         ask: impl FnOnce(Option<u64>, bool) -> Result<(Ask, &'static str), ProxyError>,
     ) -> Result<Holding, ProxyError> {
         let begun_ms = now_ms();
         let id = new_id(begun_ms)?;
-        let owner = Owner::new(caller.key.clone(), model);
+        let owner = Owner::new(caller, Arc::clone(origin), model);
         let applied = match self.budget_cache.of(&owner.scopes(), as_of).await {
             Ok(applied) => applied,
             Err(error) => {
@@ -211,6 +224,7 @@ impl Budgets {
                     outputs: Some(outputs),
                     choices: ask.choices,
                     model: owner.model,
+                    first: None,
                 })
             }
             Err(NoRoom::Exhausted(status)) => {
@@ -254,14 +268,13 @@ impl Budgets {
 
     /// Takes over a request that an ended process left open.
     pub fn adopt(&self, intent: &Intent) -> Held {
-        let owner = Owner::new(intent.caller.key.clone(), &intent.model);
-        self.counters.adopt(intent.id, intent.begun_ms, owner)
+        self.counters.adopt(intent.id, intent.begun_ms, Owner::of(intent))
     }
 
     /// Registers a request with no known cost.
-    pub fn note(&self, caller: &ledger::Caller) -> Result<Holding, ProxyError> {
+    pub fn note(&self, party: Party<'_>) -> Result<Holding, ProxyError> {
         let begun_ms = now_ms();
-        let owner = Owner::new(caller.key.clone(), "");
+        let owner = Owner::new(party.0, Arc::clone(party.1), "");
         Ok(self.unheld(new_id(begun_ms)?, begun_ms, owner))
     }
 
@@ -277,13 +290,14 @@ impl Budgets {
             report: None,
             outputs: None,
             choices: 1,
+            first: None,
         }
     }
 
     /// Returns the state of the budgets that apply to a caller's requests, except those of single
-    /// models.
+    /// models, conversations and agents.
     pub async fn statuses(&self, caller: &ledger::Caller) -> Result<Vec<BudgetStatus>, StoreError> {
-        let owner = Owner::new(caller.key.clone(), "");
+        let owner = Owner::new(caller, Arc::default(), "");
         let applied = self.budget_cache.of(&owner.scopes(), None).await?;
         self.counters.statuses(applied, now_ms()).await
     }
@@ -324,7 +338,7 @@ impl Budgets {
 }
 
 /// Refuses a request for which there is currently no room.
-fn held() -> ProxyError {
+pub fn held() -> ProxyError {
     ProxyError {
         retry_after_ms: Some(RETRY_AFTER_MS),
         ..ProxyError::new(

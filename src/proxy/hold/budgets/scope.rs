@@ -26,39 +26,52 @@ pub async fn resolve(
         ScopeKind::Organisation => key.organisation == name,
         ScopeKind::Team => key.team == name,
         ScopeKind::User => key.user == name,
-        ScopeKind::Key => key.id == name || key.name == name,
-        ScopeKind::All | ScopeKind::Model => false,
+        _ => false,
     };
     let name = match kind {
         ScopeKind::All => name,
         ScopeKind::Model => model(&name, models, routes)?,
-        _ => {
-            let mut found = keys(store, member).await?;
-            // An ID is meant before a name of the same text.
-            if found.iter().any(|id| kind == ScopeKind::Key && *id == name) {
-                found = vec![name.clone()];
-            }
-            match (kind, &found[..]) {
-                (ScopeKind::Key, [id]) => id.clone(),
-                (ScopeKind::Key, [_, _, ..]) => {
-                    return Err(format!(
-                        "several keys are named {name:?}; write the ID of one: {}",
-                        found.join(", ")
-                    ));
-                }
-                (_, []) => {
-                    let word = kind.word();
-                    let member = if kind == ScopeKind::Key { "ID or name" } else { word };
-                    return Err(format!(
-                        "no key has the {member} {name:?}, so no request would count. Create the key \
-                         first (`weir keys create`), or set {word}:* for one budget each"
-                    ));
-                }
-                _ => name,
-            }
+        ScopeKind::Conversation | ScopeKind::Agent if name.contains('/') => name,
+        ScopeKind::Conversation | ScopeKind::Agent => {
+            let word = kind.word();
+            return Err(format!(
+                "a {word} belongs to its caller: write {word}:KEY/{name} with the key's ID, as `weir budgets list` \
+                 names it, or {word}:* for one budget each"
+            ));
         }
+        ScopeKind::Key => key_id(&name, store).await?.ok_or_else(|| unreached(kind, &name))?,
+        _ if keys(store, member).await?.is_empty() => return Err(unreached(kind, &name)),
+        _ => name,
     };
     Ok(Scope { kind, name })
+}
+
+/// Says that no key belongs to a scope.
+fn unreached(kind: ScopeKind, name: &str) -> String {
+    let word = kind.word();
+    let member = if kind == ScopeKind::Key { "ID or name" } else { word };
+    format!(
+        "no key has the {member} {name:?}, so no request would count. Create the key first (`weir keys \
+         create`), or set {word}:* for one budget each"
+    )
+}
+
+/// Returns the ID of the key with this ID or name; `None` if no key that is not revoked has it.
+///
+/// # Errors
+///
+/// Fails if several keys have the name, or if the store cannot be read.
+pub async fn key_id(name: &str, store: &Store) -> Result<Option<String>, String> {
+    let mut found = keys(store, |key| key.id == name || key.name == name).await?;
+    // An ID is meant before a name of the same text.
+    match found.iter().position(|id| id == name).unwrap_or(0) {
+        _ if found.is_empty() => Ok(None),
+        place if found.len() == 1 || found[place] == name => Ok(Some(found.swap_remove(place))),
+        _ => Err(format!(
+            "several keys are named {name:?}; write the ID of one: {}",
+            found.join(", ")
+        )),
+    }
 }
 
 /// Returns the name that the requests of a model count under.

@@ -1,5 +1,7 @@
 //! Figures of a `usage` object, under the names that providers use. Reads numbers; knows no prices.
 
+use std::borrow::Cow;
+
 use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
@@ -8,6 +10,8 @@ use crate::wire::json;
 
 /// Largest integer that every JSON reader keeps exactly; a larger token count is invalid.
 pub(super) const MAX_COUNT: u64 = 1 << 53;
+/// xAI's unit of cost.
+const TICKS_A_NANO_USD: u64 = 10;
 /// Longest plausible audio: a year.
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
@@ -140,6 +144,8 @@ impl Named {
             |own: Option<u64>, other: Option<u64>| own.filter(|own| *own > 0).or(other).or(own);
         let prompt = first(prompt, self.input.map(|input| input + apart));
         let mut completion = first(self.completion, self.output);
+        // Voyage reports the total of its embeddings alone.
+        let prompt = prompt.or(self.total.filter(|_| completion.is_none()));
         let mut reasoning = self.reasoning.or(self.thoughts);
         if let Some(thoughts) = self.thoughts {
             completion = Some(completion.unwrap_or(0) + thoughts);
@@ -158,9 +164,9 @@ impl Named {
             completion_tokens: completion,
             cached_tokens: self
                 .cached
-                .or(self.cached_beside)
-                .or(self.cache_hit)
-                .or(self.cache_read),
+                .max(self.cached_beside)
+                .max(self.cache_hit)
+                .max(self.cache_read),
             cache_write_tokens: self.cache_write.max(cache_creation),
             cache_write_1h_tokens: self.cache_creation_1h,
             reasoning_tokens: reasoning,
@@ -206,7 +212,8 @@ impl Named {
 }
 
 /// Members of a `usage` object, and of the objects in it, that repeat others or are not billed.
-const REPEATED: [&str; 21] = [
+const REPEATED: [&str; 22] = [
+    "acceptance_rate",
     "accepted_prediction_tokens",
     "cached_tokens_details",
     "candidatesTokensDetails",
@@ -230,7 +237,7 @@ const REPEATED: [&str; 21] = [
     "type",
 ];
 /// Ends of such members that state times and speeds.
-const TIMES: [&str; 3] = ["_time", "_latency", "_per_sec"];
+const TIMES: [&str; 4] = ["_time", "_latency", "_per_sec", "_first_ten"];
 
 fn is_repeated(key: &str) -> bool {
     REPEATED.contains(&key) || TIMES.iter().any(|end| key.ends_with(end))
@@ -241,7 +248,7 @@ pub(super) struct Figures<'n, 'de> {
     pub(super) named: &'n mut Named,
     pub(super) stated: &'n mut Stated<'de>,
     /// Inferences that the figures leave out.
-    pub(super) apart: &'n mut Vec<Usage>,
+    pub(super) apart: &'n mut Vec<Inner>,
 }
 
 /// What a `usage` object says in addition to figures, as JSON texts. Anthropic reports these here.
@@ -289,6 +296,13 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
                 self.named.stated_nano_usd = stated.max(self.named.stated_nano_usd);
                 return Ok(());
             }
+            // xAI, in ten thousand millionths of a dollar.
+            "cost_in_usd_ticks" => {
+                let nano_usd =
+                    count(map.next_value()?).map(|ticks| ticks.div_ceil(TICKS_A_NANO_USD));
+                self.named.stated_nano_usd = nano_usd.max(self.named.stated_nano_usd);
+                return Ok(());
+            }
             // OpenRouter: with a key of the caller's own, its provider bills this apart.
             "is_byok" => {
                 let raw: &RawValue = map.next_value()?;
@@ -328,11 +342,19 @@ fn keep<'de, A: MapAccess<'de>>(
     Ok(())
 }
 
+/// Inference within an answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inner {
+    pub usage: Usage,
+    /// Its model, if that is named: an advisor has prices of its own.
+    pub model: Option<String>,
+}
+
 /// Inferences within one answer. Anthropic's figures leave out those of other types than `message`, such
 /// as `compaction`, and bills include them.
 #[derive(Default)]
 struct Iterations {
-    apart: Vec<Usage>,
+    apart: Vec<Inner>,
 }
 
 /// Maximum number of inferences that are billed one by one; the others are billed together.
@@ -356,12 +378,11 @@ impl<'de> Elements<'de> for Iterations {
         if done.kind.is_some_and(|kind| kind.get() == r#""message""#) {
             return;
         }
-        let mut own = done.named.settle();
-        // Another model has prices of its own.
-        own.has_unknown |= done.model.is_some();
+        let usage = done.named.settle();
+        let model = done.model.and_then(|raw| json::string(raw.get())).map(Cow::into_owned);
         match self.apart.get_mut(MAX_ITERATIONS - 1) {
-            Some(last) => *last = last.plus(own),
-            None => self.apart.push(own),
+            Some(last) => last.usage = last.usage.plus(usage),
+            None => self.apart.push(Inner { usage, model }),
         }
     }
 }
@@ -416,10 +437,15 @@ impl<'de> Reader<'de> for Details<'_> {
             ("ephemeral_5m_input_tokens", Side::Written) => &mut named.cache_creation_5m,
             ("ephemeral_1h_input_tokens", Side::Written) => &mut named.cache_creation_1h,
             ("web_search_requests" | "web_search_calls", Side::Tools) => &mut named.web_searches,
-            // Anthropic bills fetches by their tokens alone.
-            ("web_fetch_requests", Side::Tools) => {
+            // Anthropic bills fetches and searches for tools by their tokens alone.
+            ("web_fetch_requests" | "tool_search_requests", Side::Tools) => {
                 map.next_value::<IgnoredAny>()?;
                 return Ok(());
+            }
+            // LiteLLM.
+            ("cache_creation_token_details", Side::Input) => {
+                let mut written = Details { named, side: Side::Written, calls: None };
+                return map.next_value_seed(Object(&mut written)).map(drop);
             }
             (_, Side::Tools) => {
                 if let Some(calls) = count(map.next_value()?) {

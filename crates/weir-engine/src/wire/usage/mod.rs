@@ -13,7 +13,7 @@ use super::json;
 use super::sse::{Event, Part, Splitter};
 use answer::{Answer, ToolCalls};
 use figures::Named;
-pub use figures::Usage;
+pub use figures::{Inner, Usage};
 pub(super) use opening::is_announcement;
 pub use opening::{Failure, MAX_OPENING_BYTES, Opening, Verdict};
 use skim::Skim;
@@ -57,7 +57,7 @@ pub struct Metered {
     /// Reported usage; for each figure the larger report.
     pub usage: Option<Usage>,
     /// Usage of inferences within the answer that `usage` leaves out.
-    pub apart: Vec<Usage>,
+    pub apart: Vec<Inner>,
     /// Last finish reason of the first choice, such as `stop` or `tool_calls`.
     pub finish_reason: Option<String>,
     /// Model that answered, as the answer names it.

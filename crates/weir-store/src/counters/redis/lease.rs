@@ -66,7 +66,7 @@ impl Lease {
 pub(super) fn scopes(owner: &Owner) -> Vec<String> {
     let scopes = owner.scopes();
     let named = |kind: ScopeKind| {
-        let name = scopes.name(kind)?.to_owned();
+        let name = scopes.name(kind)?.into_owned();
         Some(Scope { kind, name }.to_string())
     };
     ScopeKind::ALL.into_iter().filter_map(named).collect()

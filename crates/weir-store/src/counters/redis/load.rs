@@ -178,7 +178,7 @@ async fn journal_state(
         .map(|(bucket_ms, spent)| json!({ "bucket": bucket_ms, "amount": spent.min(MAX_FIGURE) }));
     let scope = applied.scope.to_string();
     let underway = open.into_iter().filter_map(|intent| {
-        let scopes = scopes(&Owner::new(intent.caller.key.clone(), &intent.model));
+        let scopes = scopes(&Owner::of(&intent));
         let held = match id.measure {
             Measure::NanoUsd => intent.held_nano_usd,
             Measure::Tokens => intent.held_tokens,
