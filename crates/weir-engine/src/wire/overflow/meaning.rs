@@ -84,7 +84,7 @@ const LIMIT: [&str; 43] = [
     "최대",
 ];
 /// Words of errors with another meaning.
-const OTHER: [&str; 42] = [
+const OTHER: [&str; 43] = [
     "maximum tokens value",
     "maximum tokens you requested",
     "input should be",
@@ -100,6 +100,7 @@ const OTHER: [&str; 42] = [
     "quota",
     "credit",
     "billing",
+    "unknown ",
     "unsupported",
     "not supported",
     "not permitted",

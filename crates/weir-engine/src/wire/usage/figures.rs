@@ -164,7 +164,7 @@ impl Named {
             completion_tokens: completion,
             cached_tokens: self
                 .cached
-                .max(self.cached_beside)
+                .or(self.cached_beside)
                 .max(self.cache_hit)
                 .max(self.cache_read),
             cache_write_tokens: self.cache_write.max(cache_creation),

@@ -540,6 +540,7 @@ mod tests {
         let found = metered("text/event-stream", &[stream]);
         assert_eq!(found.usage, Some(usage([Some(6000), Some(7), Some(1000), None, None])));
         let inner = usage([Some(50), Some(2), None, None, None]);
+        let inner = Inner { usage: inner, model: None };
         assert_eq!((found.apart, found.speed.as_deref()), (vec![inner], Some("fast")));
     }
 
