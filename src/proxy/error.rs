@@ -212,16 +212,16 @@ pub struct ProxyError {
     /// The upstream's answer, if it is the reason.
     pub upstream: Option<Box<UpstreamAnswer>>,
     /// Conversation that could not be sent, for the log.
-    pub subject: Option<Box<Subject>>,
+    pub subject: Option<Box<OverLimit>>,
     /// Error of a lower layer that it follows from.
     #[source]
-    pub reason: Option<Box<Reason>>,
+    pub reason: Option<Box<ErrorSource>>,
 }
 
 /// Error of a lower layer.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
-pub enum Reason {
+pub enum ErrorSource {
     Target(TargetError),
     Send(SendError),
     Store(StoreError),
@@ -248,7 +248,7 @@ pub enum SetupError {
 
 /// Conversation that an error is about, as far as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub struct OverLimit {
     pub model: String,
     pub received_tokens: Option<u64>,
     pub limit_tokens: u64,
@@ -300,7 +300,7 @@ impl ProxyError {
     /// Returns how the request came back from an upstream, if it reached one.
     pub fn tried(&self) -> Option<Tried> {
         match self.reason.as_deref() {
-            Some(Reason::Send(error)) => error.tried(),
+            Some(ErrorSource::Send(error)) => error.tried(),
             _ => None,
         }
     }
@@ -315,7 +315,7 @@ impl From<TargetError> for ProxyError {
             | TargetError::Deployment
             | TargetError::NoDeployment => ErrorKind::InvalidRequest,
         };
-        Self { reason: Some(Reason::Target(error).into()), ..Self::new(kind, error.to_string()) }
+        Self { reason: Some(ErrorSource::Target(error).into()), ..Self::new(kind, error.to_string()) }
     }
 }
 
@@ -333,6 +333,6 @@ impl From<SendError> for ProxyError {
             SendError::Upload => ErrorKind::InvalidRequest,
         };
         let message = error.to_string();
-        Self { reason: Some(Reason::Send(error).into()), ..Self::new(kind, message) }
+        Self { reason: Some(ErrorSource::Send(error).into()), ..Self::new(kind, message) }
     }
 }

@@ -59,7 +59,7 @@ const RATE_TOKENS: [HeaderName; 3] = [
 
 /// State of a request's conversation, for the answer's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenedConversation {
     /// So many kept messages stand before those of the request.
     Messages(usize),
     /// The store could not be read: the request was sent alone, and nothing is kept.
@@ -136,14 +136,14 @@ pub(super) fn conversation_name(headers: &HeaderMap) -> Result<Option<&str>, Pro
 }
 
 /// Reports the state of a request's conversation.
-pub(super) fn conversation(headers: &mut HeaderMap, opened: Option<Opened>) {
+pub(super) fn conversation(headers: &mut HeaderMap, opened: Option<OpenedConversation>) {
     headers.remove(CONVERSATION);
     match opened {
         None => {}
-        Some(Opened::Messages(count)) => {
+        Some(OpenedConversation::Messages(count)) => {
             insert_text(headers, CONVERSATION, &format!("messages={count}"));
         }
-        Some(Opened::Unavailable) => insert_text(headers, CONVERSATION, "unavailable"),
+        Some(OpenedConversation::Unavailable) => insert_text(headers, CONVERSATION, "unavailable"),
     }
 }
 

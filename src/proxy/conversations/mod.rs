@@ -19,7 +19,7 @@ use self::answer::NotKept;
 use super::admit::caller::Caller;
 use super::admit::request::{ChatRequest, Room, on_time};
 use super::error::{ErrorKind, ProxyError};
-use super::headers::{self, Opened};
+use super::headers::{self, OpenedConversation};
 use super::settings::Settings;
 use crate::config::Conversations;
 use weir_engine::wire::{Protocol, insert, json};
@@ -57,7 +57,7 @@ pub async fn open(
     settings: &Settings,
     store: &Store,
     request: &mut ChatRequest,
-) -> Result<Option<(Opened, Option<Exchange>)>, ProxyError> {
+) -> Result<Option<(OpenedConversation, Option<Exchange>)>, ProxyError> {
     let Some(name) = headers::conversation_name(&request.headers)? else { return Ok(None) };
     let name = name.to_owned();
     check(request, &settings.config.conversations, &name)?;
@@ -79,7 +79,7 @@ pub async fn open(
                 "a kept conversation cannot be read; the request is sent without it"
             );
             request.permit.shrink(most_bytes);
-            return Ok(Some((Opened::Unavailable, None)));
+            return Ok(Some((OpenedConversation::Unavailable, None)));
         }
     };
     let Conversations { max_messages, limits, .. } = settings.config.conversations;
@@ -97,7 +97,7 @@ pub async fn open(
     }
     let (store, room) = (store.clone(), request.permit.another());
     let exchange = Exchange { store, tenant, name, continues, change, room, question, limits };
-    Ok(Some((Opened::Messages(count), Some(exchange))))
+    Ok(Some((OpenedConversation::Messages(count), Some(exchange))))
 }
 
 /// Reads a conversation; if there is none, also the latest change of its name. Then it is read `again`: one

@@ -13,7 +13,7 @@ use crate::config::{Config, OnFailure, Priced};
 use crate::proxy::admit::attribution::{BodyLabels, ConversationKey};
 use crate::proxy::admit::request::on_time;
 use crate::proxy::cache::Cache;
-use crate::proxy::error::{ErrorKind, ProxyError, Reason};
+use crate::proxy::error::{ErrorKind, ProxyError, ErrorSource};
 use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::hold::budgets::{self, Budgets, Holding, Party};
@@ -624,7 +624,7 @@ fn unwritten(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be recorded");
     ProxyError {
         retry_after_ms: Some(RETRY_AFTER_MS),
-        reason: Some(Reason::Store(error).into()),
+        reason: Some(ErrorSource::Store(error).into()),
         ..ProxyError::new(
             ErrorKind::StoreUnavailable,
             "weir cannot record the request at the moment, and sends no unrecorded request \

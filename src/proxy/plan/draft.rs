@@ -33,7 +33,7 @@ use crate::config::{self, LateSystem, ModelSettings, Originals};
 use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::admit::request::AskedCompaction;
-use crate::proxy::error::{ProxyError, Subject};
+use crate::proxy::error::{ProxyError, OverLimit};
 use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::clearing::Cleared;
@@ -502,7 +502,7 @@ impl Draft {
     fn about(&self, mut error: ProxyError, received_tokens: Option<u64>) -> ProxyError {
         error.subject.get_or_insert_with(|| {
             let (model, limit_tokens) = (self.model.clone(), self.options.limits.input_tokens());
-            Box::new(Subject { model, received_tokens, limit_tokens })
+            Box::new(OverLimit { model, received_tokens, limit_tokens })
         });
         error
     }

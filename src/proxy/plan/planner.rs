@@ -40,7 +40,7 @@ pub struct PlannerParts {
 }
 
 /// Work that is done when a job continues on another thread.
-enum Begun {
+enum PartialPlan {
     Nothing,
     /// Its body was looked up in the prefix cache.
     Looked(Option<Box<Looked>>),
@@ -52,7 +52,7 @@ enum Begun {
 enum Start {
     Planned(Box<Planned>),
     /// The rest takes longer than that task may.
-    Long(Begun),
+    Long(PartialPlan),
 }
 
 impl Planner {
@@ -116,7 +116,7 @@ impl Planner {
                 Step::Waits(wanted) => wanted,
                 Step::Long | Step::Again => None,
             };
-            begun = Begun::Nothing;
+            begun = PartialPlan::Nothing;
             // Summaries that are missing after that stay so.
             job.wait_mode = WaitMode::Settle;
             let (Some(summariser), Some(requester), Some(wanted)) =
@@ -188,13 +188,13 @@ impl Planner {
 /// ends.
 fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
     if job.body.len() > INLINE_BODY_BYTES {
-        return Ok(Start::Long(Begun::Nothing));
+        return Ok(Start::Long(PartialPlan::Nothing));
     }
     let looked = look(shared, job);
     let is_unknown = looked.as_ref().is_none_or(|looked| looked.shared.is_none());
     if is_unknown && job.body.len() >= LONG_BODY_BYTES {
         // A long, unknown conversation: there is much to count.
-        return Ok(Start::Long(Begun::Looked(looked.map(Box::new))));
+        return Ok(Start::Long(PartialPlan::Looked(looked.map(Box::new))));
     }
     let (mut draft, request) = read(shared, job, looked)?;
     let step = guarded(&mut draft, job, &request, |draft| {
@@ -211,17 +211,17 @@ fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
     match step {
         Step::Done(drafted) => drafted.planned.map(|planned| Start::Planned(Box::new(planned))),
         Step::Long | Step::Again | Step::Waits(_) => {
-            Ok(Start::Long(Begun::Drafted(Box::new(draft.leave(&request)))))
+            Ok(Start::Long(PartialPlan::Drafted(Box::new(draft.leave(&request)))))
         }
     }
 }
 
 /// Plans a job, however long it takes, from where [`start`] ended.
-fn finish(shared: &Shared, job: &Job, begun: Begun) -> Result<Step, ProxyError> {
+fn finish(shared: &Shared, job: &Job, begun: PartialPlan) -> Result<Step, ProxyError> {
     let (mut draft, request) = match begun {
-        Begun::Nothing => read(shared, job, look(shared, job))?,
-        Begun::Looked(looked) => read(shared, job, looked.map(|looked| *looked))?,
-        Begun::Drafted(draft) => {
+        PartialPlan::Nothing => read(shared, job, look(shared, job))?,
+        PartialPlan::Looked(looked) => read(shared, job, looked.map(|looked| *looked))?,
+        PartialPlan::Drafted(draft) => {
             let request = draft.read_again(shared, job)?;
             (*draft, request)
         }
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn planned(shared: &Shared, job: &Job) -> Result<Planned, ProxyError> {
-        match finish(shared, job, Begun::Nothing)? {
+        match finish(shared, job, PartialPlan::Nothing)? {
             Step::Done(drafted) => drafted.planned,
             Step::Long | Step::Again | Step::Waits(_) => panic!("it waits for nothing"),
         }

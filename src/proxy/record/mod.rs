@@ -15,7 +15,7 @@ use tokio::time::Instant;
 pub use self::outcome::Outcome;
 pub use self::presence::Presence;
 use crate::proxy::admit::{admission::Admission, attribution::BodyLabels, caller::Caller};
-use crate::proxy::error::{ErrorKind, ProxyError, Subject};
+use crate::proxy::error::{ErrorKind, ProxyError, OverLimit};
 use crate::proxy::hold::account::{End, Ended};
 use crate::proxy::hold::journal::{Account, Awaited, Cost};
 use crate::proxy::live;
@@ -68,7 +68,7 @@ struct PlanFacts {
     steps: Option<String>,
     passed: Passed,
     /// Conversation that weir's own error is about, if there is no plan.
-    subject: Option<Box<Subject>>,
+    subject: Option<Box<OverLimit>>,
 }
 
 /// Attempts, and the answer of the upstream to the last one.

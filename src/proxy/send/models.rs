@@ -24,7 +24,7 @@ use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::{AnswerBody, Inbound, Outbound, OutboundBody, Target};
 use weir_engine::compact::Limits;
-use weir_engine::wire::models::{self, Entry, Figures, List};
+use weir_engine::wire::models::{self, Entry, Figures, ModelList};
 
 /// Maximum size of a list that is read.
 const MAX_LIST_BYTES: usize = 2 << 20;
@@ -117,7 +117,7 @@ fn combine(
 /// routes.
 fn merged(
     settings: &Settings,
-    lists: &[(&Upstream, Option<List<'_>>)],
+    lists: &[(&Upstream, Option<ModelList<'_>>)],
     first: usize,
     caller: &Caller,
 ) -> String {

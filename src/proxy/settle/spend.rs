@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::proxy::admit::caller::Caller;
-use crate::proxy::error::{ErrorKind, ProxyError, Reason};
+use crate::proxy::error::{ErrorKind, ProxyError, ErrorSource};
 use crate::proxy::hold::account;
 use crate::proxy::hold::budgets::Budgets;
 use weir_store::budget::calendar::{read_day, read_month, shown_day};
@@ -133,7 +133,7 @@ pub async fn statuses(budgets: &Budgets, caller: &Caller) -> Result<Value, Proxy
 fn unread(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::store", %error, "the store cannot be read");
     let message = "weir cannot read its store at the moment. Try again shortly.";
-    let reason = Some(Reason::Store(error).into());
+    let reason = Some(ErrorSource::Store(error).into());
     ProxyError { reason, ..ProxyError::new(ErrorKind::StoreUnavailable, message) }
 }
 

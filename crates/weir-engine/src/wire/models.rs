@@ -11,7 +11,7 @@ const WINDOW_NAMES: [&str; 4] =
 const OUTPUT_NAMES: [&str; 2] = ["max_output_tokens", "max_completion_tokens"];
 
 /// List of models, as received.
-pub struct List<'a> {
+pub struct ModelList<'a> {
     text: &'a str,
     /// Position of the closing bracket after the entries.
     end: usize,
@@ -33,7 +33,7 @@ pub struct Figures {
 }
 
 /// Reads a list; `None` if `body` does not have that form.
-pub fn read(body: &[u8]) -> Option<List<'_>> {
+pub fn read(body: &[u8]) -> Option<ModelList<'_>> {
     let text = std::str::from_utf8(body).ok()?;
     // Parses all of it: a text followed by something else is not a list.
     let json = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -54,13 +54,13 @@ pub fn read(body: &[u8]) -> Option<List<'_>> {
         let (_, id) = named("id").or_else(|| named("name"))?;
         Some(Entry { id: json::string(id)?, raw })
     });
-    Some(List { text, end, entries: entries.collect::<Option<_>>()? })
+    Some(ModelList { text, end, entries: entries.collect::<Option<_>>()? })
 }
 
 /// Writes the list with each entry as `rewrite` returns it, without entries for which it returns
 /// none, and with `more` at the end.
 pub fn written<'a>(
-    list: &List<'a>,
+    list: &ModelList<'a>,
     mut rewrite: impl FnMut(&Entry<'a>) -> Option<Cow<'a, str>>,
     more: &[String],
 ) -> String {

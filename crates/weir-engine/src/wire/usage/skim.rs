@@ -12,7 +12,7 @@ const MAX_FRAMES: usize = 4;
 
 /// What becomes of a member's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Treatment {
     Copied,
     /// An object whose members are looked at.
     Entered,
@@ -51,7 +51,7 @@ pub(super) struct Skim {
     in_string: bool,
     is_escaped: bool,
     /// Depth inside a value that is not entered, and what becomes of it.
-    value: Option<(u32, Fate)>,
+    value: Option<(u32, Treatment)>,
     /// Whether the object was read to its end.
     is_whole: bool,
     is_broken: bool,
@@ -109,7 +109,7 @@ impl Skim {
     /// Takes a part of a string.
     fn text(&mut self, bytes: &[u8]) {
         match self.value {
-            Some((_, Fate::Copied)) => self.keep(bytes),
+            Some((_, Treatment::Copied)) => self.keep(bytes),
             Some(_) => self.said_bytes += self.said_in(bytes),
             None if self.key.len() + bytes.len() <= MAX_KEY_BYTES => {
                 self.key.extend_from_slice(bytes);
@@ -126,7 +126,7 @@ impl Skim {
     /// Takes a quote that ends a string, or a backslash in one.
     fn mark(&mut self, mark: u8) {
         match self.value {
-            Some((_, Fate::Copied)) => self.keep(&[mark]),
+            Some((_, Treatment::Copied)) => self.keep(&[mark]),
             Some(_) => {}
             None if self.key.len() < MAX_KEY_BYTES => self.key.push(mark),
             None => {}
@@ -174,7 +174,7 @@ impl Skim {
             self.end_value();
             return self.outside(byte);
         }
-        if fate == Fate::Copied {
+        if fate == Treatment::Copied {
             self.keep(&[byte]);
         }
         let depth = match byte {
@@ -205,7 +205,7 @@ impl Skim {
                 b'{' => self.enter(Frame::Item, b"{"),
                 b']' => self.end_frame(b']'),
                 _ => {
-                    self.value = Some((0, Fate::PassedOver));
+                    self.value = Some((0, Treatment::PassedOver));
                     self.inside(byte);
                 }
             };
@@ -214,22 +214,22 @@ impl Skim {
         let fate = fate(frame, name.as_deref().unwrap_or_default());
         let is_full = self.frames.len() >= MAX_FRAMES;
         match (fate, byte) {
-            (Fate::Entered, b'{') if !is_full => {
+            (Treatment::Entered, b'{') if !is_full => {
                 self.name();
                 self.enter(Frame::Inner, b"{");
             }
-            (Fate::Listed, b'[') if !is_full => {
+            (Treatment::Listed, b'[') if !is_full => {
                 self.name();
                 self.enter(Frame::List, b"[");
                 self.expected = Expected::Value;
             }
-            (Fate::Copied, _) => {
+            (Treatment::Copied, _) => {
                 self.name();
-                self.value = Some((0, Fate::Copied));
+                self.value = Some((0, Treatment::Copied));
                 self.inside(byte);
             }
             _ => {
-                self.value = Some((0, Fate::PassedOver));
+                self.value = Some((0, Treatment::PassedOver));
                 self.inside(byte);
             }
         }
@@ -283,19 +283,19 @@ impl Skim {
 }
 
 /// Returns what becomes of a member: those that `answer` reads are copied.
-fn fate(frame: Frame, name: &str) -> Fate {
+fn fate(frame: Frame, name: &str) -> Treatment {
     match (frame, name) {
-        (Frame::Item, "type") => Fate::Copied,
-        (Frame::Item | Frame::List, _) => Fate::PassedOver,
-        (_, "output") => Fate::Listed,
-        (Frame::Answer, "response" | "message" | "x_groq") => Fate::Entered,
-        (Frame::Answer, "error" | "type") => Fate::Copied,
+        (Frame::Item, "type") => Treatment::Copied,
+        (Frame::Item | Frame::List, _) => Treatment::PassedOver,
+        (_, "output") => Treatment::Listed,
+        (Frame::Answer, "response" | "message" | "x_groq") => Treatment::Entered,
+        (Frame::Answer, "error" | "type") => Treatment::Copied,
         (
             _,
             "usage" | "usageMetadata" | "model" | "service_tier" | "stop_reason"
             | "incomplete_details",
-        ) => Fate::Copied,
-        _ => Fate::PassedOver,
+        ) => Treatment::Copied,
+        _ => Treatment::PassedOver,
     }
 }
 

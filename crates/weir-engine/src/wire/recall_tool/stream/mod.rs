@@ -39,9 +39,9 @@ impl RecallStream {
     /// Creates a filter for the answer to a request that offers the tool called `name`.
     pub fn new(protocol: Protocol, name: &str) -> Self {
         let events = match protocol {
-            Protocol::Chat => Events::Chat(Box::default()),
-            Protocol::Responses => Events::Responses(Box::default()),
-            Protocol::Messages => Events::Messages(Box::default()),
+            Protocol::Chat => ProtocolEvents::Chat(Box::default()),
+            Protocol::Responses => ProtocolEvents::Responses(Box::default()),
+            Protocol::Messages => ProtocolEvents::Messages(Box::default()),
         };
         let shared = Shared { name: name.to_owned(), ..Shared::default() };
         let rounds = Rounds { shared, events, queue: Vec::new(), queue_bytes: 0 };
@@ -258,7 +258,7 @@ struct Queued {
 }
 
 #[derive(Debug)]
-enum Events {
+enum ProtocolEvents {
     Chat(Box<Chat>),
     Responses(Box<Responses>),
     Messages(Box<Messages>),
@@ -268,7 +268,7 @@ enum Events {
 #[derive(Debug)]
 struct Rounds {
     shared: Shared,
-    events: Events,
+    events: ProtocolEvents,
     /// Events held until it is known whether the thinking in them leads to calls of the tool alone.
     queue: Vec<Queued>,
     queue_bytes: usize,
@@ -283,9 +283,9 @@ impl Judge for Rounds {
         let lines = event_filter::lines(text, at_start);
         let Some(data) = event_filter::joined(text, &lines) else { return Verdict::Keep };
         let action = match &mut self.events {
-            Events::Chat(own) => own.event(&mut self.shared, &data),
-            Events::Responses(own) => own.event(&mut self.shared, &data),
-            Events::Messages(own) => own.event(&mut self.shared, &data),
+            ProtocolEvents::Chat(own) => own.event(&mut self.shared, &data),
+            ProtocolEvents::Responses(own) => own.event(&mut self.shared, &data),
+            ProtocolEvents::Messages(own) => own.event(&mut self.shared, &data),
         };
         let mut out = Vec::new();
         if let Some(marks) = action.release {
@@ -345,9 +345,9 @@ impl Rounds {
         self.release(Marks::None, out);
         let shared = &mut self.shared;
         let (is_complete, is_whole) = match &mut self.events {
-            Events::Chat(own) => own.ended(shared),
-            Events::Responses(own) => own.ended(shared),
-            Events::Messages(own) => own.ended(shared),
+            ProtocolEvents::Chat(own) => own.ended(shared),
+            ProtocolEvents::Responses(own) => own.ended(shared),
+            ProtocolEvents::Messages(own) => own.ended(shared),
         };
         let next = match (shared.has_failed, is_complete) {
             (true, _) => Next::Final,
@@ -358,9 +358,9 @@ impl Rounds {
         let is_continued = !shared.is_first() || shared.tally.own > 0;
         let assistant = match &self.events {
             _ if !is_known || !is_continued => String::new(),
-            Events::Chat(own) => own.assistant(),
-            Events::Responses(own) => own.assistant(),
-            Events::Messages(own) => own.assistant(),
+            ProtocolEvents::Chat(own) => own.assistant(),
+            ProtocolEvents::Responses(own) => own.assistant(),
+            ProtocolEvents::Messages(own) => own.assistant(),
         };
         let Tally { calls, others, .. } = shared.tally.clone();
         let round = Round { next, calls, others, assistant, usage: shared.usage.clone() };
@@ -373,12 +373,12 @@ impl Rounds {
     /// Prepares for the next round's stream.
     fn next(&mut self) {
         match &mut self.events {
-            Events::Chat(own) => own.next_round(),
-            Events::Responses(own) => own.next_round(),
-            Events::Messages(own) => own.next_round(),
+            ProtocolEvents::Chat(own) => own.next_round(),
+            ProtocolEvents::Responses(own) => own.next_round(),
+            ProtocolEvents::Messages(own) => own.next_round(),
         }
         let kept_bytes = match &self.events {
-            Events::Responses(own) => own.kept_bytes(),
+            ProtocolEvents::Responses(own) => own.kept_bytes(),
             _ => 0,
         };
         let shared = &mut self.shared;
@@ -397,8 +397,8 @@ impl Rounds {
         let sum = self.shared.summed();
         for (fields, data) in std::mem::take(&mut self.shared.ends) {
             let data = match (&self.events, &sum) {
-                (Events::Chat(_), Some(sum)) => chat::with_usage(&data, sum),
-                (Events::Messages(_), Some(sum)) => messages::with_usage(&data, sum),
+                (ProtocolEvents::Chat(_), Some(sum)) => chat::with_usage(&data, sum),
+                (ProtocolEvents::Messages(_), Some(sum)) => messages::with_usage(&data, sum),
                 _ => data,
             };
             out.extend(event_filter::event(&fields, &data));
@@ -413,17 +413,17 @@ impl Rounds {
         self.shared.has_failed = true;
         let (kind, code, message) = (literal(kind), literal(code), literal(message));
         let (fields, data) = match &mut self.events {
-            Events::Chat(_) => (
+            ProtocolEvents::Chat(_) => (
                 "",
                 format!(
                     r#"{{"error":{{"message":{message},"type":{kind},"param":null,"code":{code}}}}}"#
                 ),
             ),
-            Events::Messages(_) => (
+            ProtocolEvents::Messages(_) => (
                 "event: error\n",
                 format!(r#"{{"type":"error","error":{{"type":{kind},"message":{message}}}}}"#),
             ),
-            Events::Responses(own) => {
+            ProtocolEvents::Responses(own) => {
                 let number = own.next_number();
                 let number = number
                     .map(|number| format!(r#""sequence_number":{number},"#))

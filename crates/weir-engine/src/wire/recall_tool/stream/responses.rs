@@ -22,7 +22,7 @@ pub(super) struct Responses {
     /// Items that the client has from earlier rounds.
     visible: Vec<String>,
     /// Items of this round.
-    items: Vec<Item>,
+    items: Vec<PassedItem>,
     /// Number of the next event for the client, once one had a number.
     next_number: Option<u64>,
     /// Difference of the client's numbers from the upstream's.
@@ -32,7 +32,7 @@ pub(super) struct Responses {
 }
 
 #[derive(Debug)]
-struct Item {
+struct PassedItem {
     index: u64,
     /// Position for the client; `None` if the item is withheld.
     mapped: Option<u64>,
@@ -145,7 +145,7 @@ impl Responses {
         }
         let is_own = calls::is_call_item(item, &shared.name);
         let mapped = (!is_own).then(|| self.client_index(index));
-        self.items.push(Item { index, mapped, raw: None });
+        self.items.push(PassedItem { index, mapped, raw: None });
         is_own
     }
 
@@ -278,8 +278,8 @@ impl Responses {
         }
     }
 
-    fn ordered(&self) -> Vec<&Item> {
-        let mut items: Vec<&Item> = self.items.iter().collect();
+    fn ordered(&self) -> Vec<&PassedItem> {
+        let mut items: Vec<&PassedItem> = self.items.iter().collect();
         items.sort_by_key(|own| own.index);
         items
     }
