@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::admit::caller::Caller;
 use weir_store::ledger::Attribution;
@@ -60,15 +60,16 @@ pub struct Entry {
 }
 
 /// Ended request.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Ended {
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ended<Text = &'static str> {
     /// Number of the request in the order of ends.
     pub seq: u64,
     pub ended_ms: u64,
-    pub route: &'static str,
+    pub route: Text,
     pub model: Option<String>,
     pub status: Option<u16>,
-    pub outcome: &'static str,
+    pub outcome: Text,
     pub action: Option<String>,
     /// Steps of the compaction that the request caused.
     pub steps: Option<String>,
@@ -94,23 +95,24 @@ pub struct Ended {
     pub parent: Option<String>,
     pub class: Option<String>,
     /// Code of weir's own error.
-    pub error: Option<&'static str>,
+    pub error: Option<Text>,
 }
 
 /// Request in flight, as shown.
-#[derive(Debug, Serialize)]
-pub struct ShownRequest {
-    seq: u64,
-    begun_ms: u64,
-    route: &'static str,
-    model: Option<String>,
-    key: Option<String>,
-    team: Option<String>,
-    conversation: Option<String>,
-    agent: Option<String>,
-    class: Option<String>,
-    received_tokens: Option<u64>,
-    sent_tokens: Option<u64>,
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShownRequest<Text = &'static str> {
+    pub seq: u64,
+    pub begun_ms: u64,
+    pub route: Text,
+    pub model: Option<String>,
+    pub key: Option<String>,
+    pub team: Option<String>,
+    pub conversation: Option<String>,
+    pub agent: Option<String>,
+    pub class: Option<String>,
+    pub received_tokens: Option<u64>,
+    pub sent_tokens: Option<u64>,
 }
 
 /// Requests in flight, and those that ended after a number.

@@ -3,6 +3,7 @@
 
 pub mod admit;
 mod cache;
+mod chain;
 pub mod compaction;
 pub mod conversations;
 pub mod error;

@@ -35,6 +35,7 @@ const RANKS: &[(&str, &str, u8)] = &[
     ("weir", "server", 3),
     ("weir", "cli", 4),
     ("weir", "proxy/cache", 0),
+    ("weir", "proxy/chain", 0),
     ("weir", "proxy/compaction/seal", 0),
     ("weir", "proxy/error", 0),
     ("weir", "proxy/logged", 0),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::proxy::live::{Ended, ShownRequest};
 use weir_engine::compact::report::shown::percent;
 use weir_store::budget::NanoUsd;
 
@@ -46,53 +47,9 @@ pub(super) struct StartTotals {
 }
 
 /// Request that is running.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default)]
-pub(super) struct Running {
-    pub seq: u64,
-    pub begun_ms: u64,
-    pub route: Option<String>,
-    pub model: Option<String>,
-    pub key: Option<String>,
-    pub team: Option<String>,
-    pub conversation: Option<String>,
-    pub agent: Option<String>,
-    pub class: Option<String>,
-    pub received_tokens: Option<u64>,
-    pub sent_tokens: Option<u64>,
-}
-
+pub(super) type Running = ShownRequest<String>;
 /// Request that has ended.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default)]
-pub(super) struct EndedRequest {
-    pub seq: u64,
-    pub ended_ms: u64,
-    pub route: Option<String>,
-    pub model: Option<String>,
-    pub status: Option<u16>,
-    pub outcome: Option<String>,
-    pub action: Option<String>,
-    pub received_tokens: Option<u64>,
-    pub sent_tokens: Option<u64>,
-    pub limit_tokens: Option<u64>,
-    pub prompt_tokens: Option<u64>,
-    pub cached_tokens: Option<u64>,
-    pub completion_tokens: Option<u64>,
-    pub cost_usd: Option<String>,
-    pub saved_usd: Option<String>,
-    pub duration_ms: Option<u64>,
-    pub first_byte_ms: Option<u64>,
-    pub plan_ms: Option<f64>,
-    pub key: Option<String>,
-    pub team: Option<String>,
-    pub upstream: Option<String>,
-    pub conversation: Option<String>,
-    pub agent: Option<String>,
-    pub parent: Option<String>,
-    pub class: Option<String>,
-    pub error: Option<String>,
-}
+pub(super) type EndedRequest = Ended<String>;
 
 impl EndedRequest {
     /// Whether weir refused it, by a limit, a budget or a rule.
@@ -237,7 +194,7 @@ impl Known {
         };
         let seconds = (window_ms.max(1000)) as f64 / 1000.0;
         let prompt = sum(|ended| ended.prompt_tokens);
-        let mut durations: Vec<u64> = recent.iter().filter_map(|ended| ended.duration_ms).collect();
+        let mut durations: Vec<u64> = recent.iter().map(|ended| ended.duration_ms).collect();
         durations.sort_unstable();
         MinuteRates {
             requests_per_s: recent.len() as f64 / seconds,

@@ -157,7 +157,7 @@ fn running_row(own: &Running, now_ms: u64) -> Vec<Cell> {
     vec![
         Cell::figure(Tone::Accent, Some(i128::MAX), "running"),
         Cell::text(Tone::Accent, "…"),
-        name(own.model.as_deref().or(own.route.as_deref())),
+        name(own.model.as_deref().or(Some(&own.route))),
         Cell::text(Tone::Dim, "-"),
         none(),
         Cell::tokens(own.received_tokens),
@@ -182,7 +182,7 @@ fn ended_row(own: &EndedRequest) -> Vec<Cell> {
     vec![
         Cell::figure(Tone::Dim, Some(i128::from(own.ended_ms)), &time_of_day(own.ended_ms)),
         state(own),
-        name(own.model.as_deref().or(own.route.as_deref())),
+        name(own.model.as_deref().or(Some(&own.route))),
         Cell::text(action_tone, action),
         fill(own.sent_tokens, own.limit_tokens, BAR_WIDTH),
         Cell::tokens(own.received_tokens),
@@ -190,7 +190,7 @@ fn ended_row(own: &EndedRequest) -> Vec<Cell> {
         Cell::figure(Tone::Plain, cached.map(i128::from), &shown),
         Cell::tokens(own.completion_tokens),
         cost(own.cost_usd.as_deref()),
-        lasted(own.duration_ms),
+        lasted(Some(own.duration_ms)),
         name(caller),
         id(own.agent.as_deref()),
         id(own.conversation.as_deref()),
@@ -205,7 +205,7 @@ fn state(own: &EndedRequest) -> Cell {
         Some(200..500) => Tone::Near,
         _ => Tone::Full,
     };
-    let outcome = own.outcome.as_deref().filter(|outcome| *outcome != "complete");
+    let outcome = Some(own.outcome.as_str()).filter(|outcome| *outcome != "complete");
     match own.error.as_deref().or(outcome) {
         Some(said) => Cell::text(tone, &format!("{status} {said:.24}")),
         None => Cell::text(tone, &status),

@@ -10,12 +10,10 @@ use memchr::memmem;
 use tokio::runtime::Handle;
 
 use crate::proxy::cache::Cache;
+use crate::proxy::chain::{Key, KeyChain};
 use weir_engine::plan::Decisions;
 use weir_engine::wire::Protocol;
 use weir_store::{Entry, Kind, Life, SECRET_BYTES, Store, Tenant, now_ms};
-
-/// Keyed hash of a conversation up to one of its messages, the same for all processes of a store.
-type Key = [u8; 32];
 
 /// Records in the store. A record takes about 2 kB.
 const KIND: Kind = Kind { name: "decisions", max_bytes: 32 << 20 };
@@ -33,7 +31,7 @@ const ENTRY_BYTES: u32 = 400;
 /// Records of decisions.
 pub(super) struct DecisionRecords {
     store: Option<Store>,
-    secret: [u8; 32],
+    keys: KeyChain,
     known: Cache<u128, Known>,
 }
 
@@ -95,7 +93,7 @@ impl DecisionRecords {
         let secret = store.as_ref().map_or([0; SECRET_BYTES], |store| store.secret());
         Self {
             store,
-            secret: blake3::derive_key("weir 2026-11 decisions", &secret),
+            keys: KeyChain::new("weir 2026-11 decisions", &secret),
             known: Cache::builder(max_bytes)
                 .weigh(|_| ENTRY_BYTES)
                 // Shorter than in the store, so that its entries are renewed in time.
@@ -113,13 +111,13 @@ impl DecisionRecords {
         let Looking { tenant, protocol, messages, ends, may_be_compacted } = *looking;
         let (seen, known) = self.longest(ends);
         let mut own = known.clone().unwrap_or_else(|| Known {
-            key: self.start(tenant, protocol),
+            key: self.keys.start(tenant, protocol),
             thinks: false,
             decisions: None,
         });
         let mut keys = Vec::with_capacity(messages.len() - seen);
         for raw in &messages[seen..] {
-            own.key = self.next(&own.key, &protocol.identity(raw));
+            own.key = self.keys.next(&own.key, &protocol.identity(raw));
             own.thinks = own.thinks || may_think(raw);
             keys.push(own.key);
         }
@@ -201,22 +199,6 @@ impl DecisionRecords {
             }
             Err(_) => Read::Fails,
         }
-    }
-
-    /// Returns the key of a conversation before its first message.
-    fn start(&self, tenant: Tenant, protocol: Protocol) -> Key {
-        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        hasher.update(&tenant.0);
-        hasher.update(&[protocol as u8]);
-        *hasher.finalize().as_bytes()
-    }
-
-    /// Returns the key of a conversation after one more message.
-    fn next(&self, before: &Key, message: &str) -> Key {
-        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        hasher.update(before);
-        hasher.update(message.as_bytes());
-        *hasher.finalize().as_bytes()
     }
 }
 

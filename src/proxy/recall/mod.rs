@@ -19,9 +19,10 @@ use http::header::CONTENT_ENCODING;
 
 pub(super) use self::offer::add;
 use self::records::{Answered, Mixed, Recalled};
-use self::said::{Key, Said};
+use self::said::Said;
 pub(super) use self::stream::relay;
 use super::admit::request::{ChatRequest, Offer};
+use super::chain::Key;
 use super::error::{ErrorKind, ProxyError};
 use super::plan::refusal;
 use super::record::Record;

@@ -13,8 +13,9 @@ use bytes::Bytes;
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use super::said::{Key, Said};
+use super::said::Said;
 use crate::proxy::cache::Cache;
+use crate::proxy::chain::{Key, KeyChain};
 use weir_engine::compact::recall::lookup::{LEAST_ANSWER_BYTES, Lookup, MAX_ANSWER_BYTES, NO_MORE};
 use weir_engine::wire::json::without_member;
 use weir_engine::wire::recall_tool::{Call, Next, Round, ToolResult, Withheld, appended, inserted};
@@ -209,7 +210,7 @@ impl Known {
 /// Records of recalls.
 pub struct RecallRecords {
     store: Store,
-    secret: [u8; 32],
+    keys: KeyChain,
     /// Records by answer, and answers that have none: those that were seen in a request get none later.
     known: Cache<Key, Option<Arc<Known>>>,
 }
@@ -251,7 +252,7 @@ impl Looked {
 impl RecallRecords {
     /// Creates the records in `store`.
     pub fn new(store: Store) -> Self {
-        let secret = blake3::derive_key("weir 2026-11 recalls", &store.secret());
+        let keys = KeyChain::new("weir 2026-11 recalls", &store.secret());
         let weigh = |known: &Option<Arc<Known>>| {
             let bytes = ENTRY_BYTES + known.as_ref().map_or(0, |known| known.most_bytes());
             u32::try_from(bytes).unwrap_or(u32::MAX)
@@ -261,7 +262,7 @@ impl RecallRecords {
             // Shorter than in the store, so that its entries are renewed in time.
             .time_to_live(Duration::from_millis(LIFETIME_MS / 4))
             .build();
-        Self { store, secret, known }
+        Self { store, keys, known }
     }
 
     /// Finds the answers in a conversation, and the records at hand. `tool` is the name of weir's tool.
@@ -272,7 +273,7 @@ impl RecallRecords {
         messages: &[&str],
     ) -> Looked {
         let (mut looked, mut found) = (Looked::default(), Vec::new());
-        let (mut key, head) = (self.start(tenant, protocol), wire::head(messages));
+        let (mut key, head) = (self.keys.start(tenant, protocol), wire::head(messages));
         // The answer that is read: its first message, the key of the conversation before, and its text.
         let mut answer: Option<(usize, Key, Said)> = None;
         for (position, raw) in messages.iter().enumerate() {
@@ -283,7 +284,7 @@ impl RecallRecords {
                         answer.get_or_insert_with(|| (position, key, Said::default()));
                     let place = Place { first: *first, length: position + 1 - *first };
                     let is_more = said.add(tool, &message);
-                    if let Some(own) = said.key(&self.secret, before).filter(|_| is_more) {
+                    if let Some(own) = said.key(&self.keys.secret, before).filter(|_| is_more) {
                         match self.known.get(&own) {
                             Some(known) => found.extend(known.map(|known| (place, known))),
                             None => looked.unknown.push((place, own)),
@@ -292,7 +293,7 @@ impl RecallRecords {
                 }
             }
             if position >= head {
-                key = self.next(&key, &protocol.identity(raw));
+                key = self.keys.next(&key, &protocol.identity(raw));
             }
         }
         looked.add(found);
@@ -328,7 +329,7 @@ impl RecallRecords {
         (before, said): (Key, &Said),
         recalled: Recalled,
     ) {
-        let Some(key) = said.key(&self.secret, &before) else { return };
+        let Some(key) = said.key(&self.keys.secret, &before) else { return };
         let Some(value) = value(&recalled) else { return };
         let now_ms = now_ms();
         let expires_ms = now_ms.saturating_add(LIFETIME_MS);
@@ -339,22 +340,6 @@ impl RecallRecords {
             _ => None,
         };
         self.known.insert(&key, Some(known(first.unwrap_or(recalled))));
-    }
-
-    /// Returns the key of a conversation before its first message.
-    fn start(&self, tenant: Tenant, protocol: Protocol) -> Key {
-        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        hasher.update(&tenant.0);
-        hasher.update(&[protocol as u8]);
-        *hasher.finalize().as_bytes()
-    }
-
-    /// Returns the key of a conversation after one more message.
-    fn next(&self, before: &Key, message: &str) -> Key {
-        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        hasher.update(before);
-        hasher.update(message.as_bytes());
-        *hasher.finalize().as_bytes()
     }
 }
 

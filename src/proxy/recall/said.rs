@@ -4,9 +4,6 @@
 use weir_engine::wire::message::Message;
 use weir_engine::wire::{Protocol, json};
 
-/// Keyed hash of a conversation up to an answer, the same for all processes of a store.
-pub(super) type Key = [u8; 32];
-
 /// Digest of an answer that is read in parts. White space does not count: callers trim and join texts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Said {
@@ -51,7 +48,7 @@ impl Said {
     }
 
     /// Returns the key of the answer behind a conversation; `None` if the caller sees nothing of it.
-    pub(super) fn key(&self, secret: &Key, before: &Key) -> Option<Key> {
+    pub(super) fn key(&self, secret: &[u8; 32], before: &[u8; 32]) -> Option<[u8; 32]> {
         if !self.is_any || self.is_unread {
             return None;
         }
@@ -68,7 +65,7 @@ impl Said {
 mod tests {
     use super::*;
 
-    fn key(protocol: Protocol, parts: &[&str]) -> Option<Key> {
+    fn key(protocol: Protocol, parts: &[&str]) -> Option<[u8; 32]> {
         let mut said = Said::default();
         for raw in parts {
             said.add_raw(protocol, "recall", raw);

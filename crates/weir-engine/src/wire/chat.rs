@@ -145,23 +145,16 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
     let side_texts: Vec<&str> = thinking.into_iter().chain([refusal]).flatten().collect();
     let thinking_texts = if is_signed { thinking.into_iter().flatten().count() } else { 0 };
     Ok(Message {
-        protocol: Protocol::Chat,
-        raw,
-        role: read_role(role)?,
         name: name.and_then(json::string),
-        content: read_content(content),
+        content: Content::read(content, read_part),
         calls: read_calls(tool_calls, function_call),
-        inner_calls: Vec::new(),
-        inner_outputs: Vec::new(),
-        names: Vec::new(),
         answers,
-        is_error: false,
         side_texts,
         thinking_texts,
         others: images.map(read_images).unwrap_or_default(),
         opaque_members: u32::from(audio.is_some()),
-        is_aside: false,
         weir,
+        ..Message::empty(Protocol::Chat, raw, read_role(role)?)
     })
 }
 
@@ -206,18 +199,6 @@ fn read_role(raw: Option<&str>) -> Result<Role, FieldError> {
         "tool" | "function" => Role::Tool,
         _ => Role::Other,
     })
-}
-
-fn read_content(raw: Option<&str>) -> Content<'_> {
-    match raw {
-        None => Content::None,
-        Some(raw) if raw.starts_with('"') => Content::Text(raw),
-        Some(raw) => match json::elements(raw) {
-            Some(parts) => Content::Parts(parts.into_iter().map(read_part).collect()),
-            // Counted by its text; only the upstream knows its meaning.
-            None => Content::Parts(vec![Part::Other(raw)]),
-        },
-    }
 }
 
 /// Reads a part; an unknown one becomes [`Part::Other`].

@@ -133,7 +133,45 @@ pub enum Part<'a> {
     Other(&'a str),
 }
 
+impl<'a> Content<'a> {
+    /// Reads a string, or a list of parts.
+    pub(super) fn read(raw: Option<&'a str>, read_part: fn(&'a str) -> Part<'a>) -> Self {
+        match raw {
+            None => Self::None,
+            Some(raw) if raw.starts_with('"') => Self::Text(raw),
+            Some(raw) => match json::elements(raw) {
+                Some(parts) => Self::Parts(parts.into_iter().map(read_part).collect()),
+                // Counted by its text; only the upstream knows its meaning.
+                None => Self::Parts(vec![Part::Other(raw)]),
+            },
+        }
+    }
+}
+
 impl<'a> Message<'a> {
+    /// Returns a message of `role` that has nothing else.
+    pub(super) fn empty(protocol: Protocol, raw: &'a str, role: Role) -> Self {
+        Self {
+            protocol,
+            raw,
+            role,
+            name: None,
+            content: Content::None,
+            calls: Vec::new(),
+            inner_calls: Vec::new(),
+            inner_outputs: Vec::new(),
+            names: Vec::new(),
+            answers: None,
+            is_error: false,
+            side_texts: Vec::new(),
+            thinking_texts: 0,
+            others: Vec::new(),
+            opaque_members: 0,
+            is_aside: false,
+            weir: None,
+        }
+    }
+
     /// Returns its calls, then those of built-in tools.
     pub fn all_calls(&self) -> impl Iterator<Item = &Call<'a>> {
         self.calls.iter().chain(&self.inner_calls)

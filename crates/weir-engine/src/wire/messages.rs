@@ -206,25 +206,7 @@ const MESSAGE_MEMBERS: [&str; 3] = ["role", "content", "weir"];
 
 /// Reads one message: an object of the list, blocks of one, or `system`.
 pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
-    let mut message = Message {
-        protocol: Protocol::Messages,
-        raw,
-        role: Role::User,
-        name: None,
-        content: Content::None,
-        calls: Vec::new(),
-        inner_calls: Vec::new(),
-        inner_outputs: Vec::new(),
-        names: Vec::new(),
-        answers: None,
-        is_error: false,
-        side_texts: Vec::new(),
-        thinking_texts: 0,
-        others: Vec::new(),
-        opaque_members: 0,
-        is_aside: false,
-        weir: None,
-    };
+    let mut message = Message::empty(Protocol::Messages, raw, Role::User);
     if raw.starts_with('"') {
         message.role = Role::System;
         let value = member_value(raw);

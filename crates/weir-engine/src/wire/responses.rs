@@ -242,25 +242,7 @@ const ITEM_MEMBERS: [&str; 18] = [
 
 /// Reads one message: an item, a run of items that the model wrote, or a member of the body.
 pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
-    let mut message = Message {
-        protocol: Protocol::Responses,
-        raw,
-        role: Role::Assistant,
-        name: None,
-        content: Content::None,
-        calls: Vec::new(),
-        inner_calls: Vec::new(),
-        inner_outputs: Vec::new(),
-        names: Vec::new(),
-        answers: None,
-        is_error: false,
-        side_texts: Vec::new(),
-        thinking_texts: 0,
-        others: Vec::new(),
-        opaque_members: 0,
-        is_aside: false,
-        weir: None,
-    };
+    let mut message = Message::empty(Protocol::Responses, raw, Role::Assistant);
     if raw.starts_with('"') {
         let (is_system, value) = member(raw);
         message.role = if is_system { Role::System } else { Role::User };
@@ -427,7 +409,7 @@ impl<'a> Item<'a> {
                 ("computer_call_output", Some(output)) => message.others.push(read_part(output)),
                 ("tool_search_output", _) => message.others.push(Part::Other(self.raw)),
                 (_, Some(output)) if !output.starts_with('"') => add_output(output, &mut message),
-                (_, output) => message.content = read_content(output),
+                (_, output) => message.content = Content::read(output, read_part),
             }
             return Ok(message);
         }
@@ -452,7 +434,7 @@ impl<'a> Item<'a> {
             "user" => Role::User,
             _ => Role::Other,
         };
-        message.content = read_content(self.content);
+        message.content = Content::read(self.content, read_part);
         Ok(message)
     }
 
@@ -465,7 +447,7 @@ impl<'a> Item<'a> {
     ) -> Result<(), FieldError> {
         self.name_in(message);
         match self.own.as_ref() {
-            "message" => match read_content(self.content) {
+            "message" => match Content::read(self.content, read_part) {
                 Content::Text(text) if is_alone => message.content = Content::Text(text),
                 Content::Text(text) => parts.push(Part::Text(text)),
                 Content::Parts(own) => parts.extend(own),
@@ -521,7 +503,7 @@ impl<'a> Item<'a> {
 fn add_output<'a>(raw: &'a str, message: &mut Message<'a>) {
     let read = match raw.starts_with('{') {
         true => vec![Part::Other(raw)],
-        false => match read_content(Some(raw)) {
+        false => match Content::read(Some(raw), read_part) {
             Content::Parts(parts) => parts,
             Content::Text(_) | Content::None => Vec::new(),
         },
@@ -547,18 +529,6 @@ fn add_output<'a>(raw: &'a str, message: &mut Message<'a>) {
 /// Whether an item is the output of a shell, whose parts have no type.
 pub(super) fn is_shell_output(raw: &str) -> bool {
     json::member(raw, "type") == Some("\"shell_call_output\"")
-}
-
-fn read_content(raw: Option<&str>) -> Content<'_> {
-    match raw {
-        None => Content::None,
-        Some(raw) if raw.starts_with('"') => Content::Text(raw),
-        Some(raw) => match json::elements(raw) {
-            Some(parts) => Content::Parts(parts.into_iter().map(read_part).collect()),
-            // Counted by its text; only the upstream knows its meaning.
-            None => Content::Parts(vec![Part::Other(raw)]),
-        },
-    }
 }
 
 /// Reads a part; an unknown one becomes [`Part::Other`].

@@ -194,11 +194,11 @@ impl BitOrAssign for Flags {
 
 /// Settlement: the end of a request. An unknown figure is `None`; zero is a figure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settlement {
+pub struct Settlement<Text = String> {
     /// `complete`, `caller_left`, `upstream_cut`, `upstream_failed`, `idle_timeout`, `killed`,
     /// `not_sent`, or an error
     /// code.
-    pub outcome: String,
+    pub outcome: Text,
     /// Status of the upstream's answer.
     pub status: Option<u16>,
     pub prompt_tokens: Option<u64>,

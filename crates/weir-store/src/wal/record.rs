@@ -182,22 +182,7 @@ pub(crate) struct IntentRecord<'a> {
 }
 
 /// A settlement in the log.
-#[derive(Debug)]
-pub(crate) struct SettlementRecord<'a> {
-    pub outcome: &'a str,
-    pub status: Option<u16>,
-    pub prompt_tokens: Option<u64>,
-    pub completion_tokens: Option<u64>,
-    pub cached_tokens: Option<u64>,
-    pub cache_write_tokens: Option<u64>,
-    pub reasoning_tokens: Option<u64>,
-    pub cost_nano_usd: Option<u64>,
-    pub saved_nano_usd: Option<i64>,
-    pub planned_saved_nano_usd: Option<i64>,
-    pub flags: Flags,
-    pub first_byte_ms: Option<u64>,
-    pub total_ms: Option<u64>,
-}
+pub(crate) type SettlementRecord<'a> = Settlement<&'a str>;
 
 /// Returns a record's request, and whether the record opens it; `None` if this version cannot read
 /// it.
@@ -346,7 +331,7 @@ impl<'a> Decoder<'a> {
         }
         let [prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, ..] = figures;
         let saved_nano_usd = self.signed_figure()?;
-        Some(SettlementRecord {
+        Some(Settlement {
             outcome,
             status,
             prompt_tokens,
