@@ -314,7 +314,6 @@ fn help_fits_a_narrow_terminal() {
         &["usage"],
         &["backup"],
         &["models"],
-        &["models", "import"],
         &["models", "learned"],
         &["replay"],
     ];
