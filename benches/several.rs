@@ -195,8 +195,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         |name: &str| std::env::var(name).map_err(|_| format!("set {name} to a server's URL"));
     let settings = [
         ("WEIR_STORE__URL", server("WEIR_TEST_POSTGRES")?),
-        ("WEIR_REDIS__URL", server("WEIR_TEST_REDIS")?),
-        ("WEIR_REDIS__KEY_PREFIX", format!("weir-bench-{}", std::process::id())),
+        (
+            "WEIR_REDIS__URL",
+            format!("{}?prefix=weir-bench-{}", server("WEIR_TEST_REDIS")?, std::process::id()),
+        ),
         ("WEIR_LOG__LEVEL", "info".to_owned()),
     ];
     let upstream = upstream().await?;

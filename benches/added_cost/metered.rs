@@ -94,7 +94,8 @@ fn started(
 ) -> Result<Target, Box<dyn Error>> {
     let own_key = written(folder, "provider.key", "sk-provider-of-the-bench\n")?;
     let settings = format!(
-        "[auth]\nmode = \"keys\"\n[admin]\nlisten = {admin:?}\n[upstream]\napi_key_file = {own_key:?}\n"
+        "[auth]\nmode = \"keys\"\n[admin]\nlisten = {admin:?}\n[upstream]\napi_key = \"file:{}\"\n",
+        own_key.display()
     );
     let config = written(folder, "weir.toml", &settings)?;
     let store = folder.join("weir.db");

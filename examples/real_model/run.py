@@ -154,7 +154,7 @@ max_output_tokens = 256
 [summaries]
 model = "smollm2"
 summary_tokens = 128
-timeout_ms = 300000
+timeouts_ms.call = 300000
 """)
     with open(cache / "server.log", "w") as log, open(cache / "weir.log", "w") as own_log:
         model_server = subprocess.Popen(

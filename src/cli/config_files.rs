@@ -15,9 +15,9 @@ pub(super) fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
     let mut problems = Vec::new();
     listener("server.tls", &mut config.server.tls, &mut problems);
     listener("admin.tls", &mut config.admin.tls, &mut problems);
-    connector("upstream", &mut config.upstream.tls, &mut problems);
+    connector("upstream.tls", &mut config.upstream.tls, &mut problems);
     for (name, upstream) in &mut config.upstreams {
-        connector(&format!("upstreams.{name}"), &mut upstream.tls, &mut problems);
+        connector(&format!("upstreams.{name}.tls"), &mut upstream.tls, &mut problems);
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
@@ -28,9 +28,10 @@ pub(super) fn named(config: &Config) -> Vec<String> {
     let listeners = listeners.map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
     let upstreams = config.all_upstreams().flat_map(|(_, upstream)| {
         let tls = &upstream.tls;
-        [&upstream.api_key_file, &tls.ca_file, &tls.client_cert_file, &tls.client_key_file]
+        let files = [&tls.ca_file, &tls.cert_file, &tls.key_file];
+        files.into_iter().chain(upstream.api_key.file())
     });
-    let own = [&config.summaries.api_key_file];
+    let own = config.summaries.api_key.file();
     let all = listeners.into_iter().flatten().chain(upstreams).chain(own);
     all.filter(|path| !path.is_empty()).cloned().collect()
 }
@@ -47,8 +48,8 @@ fn listener(section: &str, tls: &mut ListenTls, problems: &mut Vec<Problem>) {
 fn connector(section: &str, tls: &mut ConnectTls, problems: &mut Vec<Problem>) {
     let files = [
         ("ca_file", &tls.ca_file, &mut tls.ca),
-        ("client_cert_file", &tls.client_cert_file, &mut tls.client_cert),
-        ("client_key_file", &tls.client_key_file, &mut tls.client_key),
+        ("cert_file", &tls.cert_file, &mut tls.cert),
+        ("key_file", &tls.key_file, &mut tls.key),
     ];
     read_each(section, files, problems);
 }

@@ -225,22 +225,17 @@ impl Asking<'_> {
         Tried::new(format!("{}.{key}", self.section), outcome, message)
     }
 
-    /// Configuration key that names weir's own key for the provider.
-    fn key_of_key(&self) -> &'static str {
-        if self.own.api_key_env.is_empty() { "api_key_file" } else { "api_key_env" }
-    }
-
     fn key_is_refused(&self, status: StatusCode, body: &[u8]) -> Tried {
-        let place = match &*self.own.api_key_env {
-            "" => format!("the file {}", self.own.api_key_file),
-            variable => format!("the variable {variable}"),
+        let place = match (self.own.api_key.variable(), self.own.api_key.file()) {
+            (Some(variable), _) => format!("the variable {variable}"),
+            (None, file) => format!("the file {}", file.map_or("", |file| file)),
         };
         let said = self.said(body);
         let message = format!(
             "{} refuses the key ({status}{said}). Put a valid key into {place}",
             self.client.base().url()
         );
-        self.tried(self.key_of_key(), TestOutcome::Fails, message)
+        self.tried("api_key", TestOutcome::Fails, message)
     }
 
     /// Formats an upstream's own message for parentheses: short, on one line, without the key.
@@ -331,7 +326,7 @@ fn denied(asking: &Asking<'_>, status: StatusCode, body: &[u8]) -> Tried {
         (None, false) => {
             let message = format!(
                 "{url} requires a key ({status}), and weir has none for it: name the variable that holds \
-                 one, such as {}.api_key_env = \"PROVIDER_KEY\"",
+                 one, such as {}.api_key = \"env:PROVIDER_KEY\"",
                 asking.section
             );
             asking.tried("url", TestOutcome::Fails, message)
@@ -372,7 +367,7 @@ async fn no_list(
 
 /// Sends one short question with weir's own key.
 async fn question(config: &Config, asking: &Asking<'_>, models: &[String]) -> Tried {
-    let (base, key) = (asking.client.base(), asking.key_of_key());
+    let (base, key) = (asking.client.base(), "api_key");
     let url = base.url();
     let unclear = |message: String| asking.tried(key, TestOutcome::Unclear, message);
     let Ok(target) = Target::map(base, "/v1/chat/completions") else {

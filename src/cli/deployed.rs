@@ -161,7 +161,7 @@ fn the_pods_run_what_there_is() {
     let config = configured(&file, &variables);
     assert_eq!(config.auth.mode, AuthMode::Keys);
     assert!(config.server.listen.ip().is_unspecified(), "it is reached from outside its pod");
-    assert!(variables.iter().any(|(name, _)| *name == config.upstream.api_key_env));
+    assert!(variables.iter().any(|(name, _)| Some(&**name) == config.upstream.api_key.variable()));
     assert!(config.store.url.is_some() && !config.redis.url.expose().is_empty());
 
     // The mounted file is the one that weir reads, and the ports are weir's.
@@ -222,7 +222,7 @@ fn the_containers_run_what_there_is() {
     variables.push(listening);
     let config = configured("", &variables);
     assert!(config.store.url.is_some() && !config.redis.url.expose().is_empty());
-    assert!(variables.iter().any(|(name, _)| *name == config.upstream.api_key_env));
+    assert!(variables.iter().any(|(name, _)| Some(&**name) == config.upstream.api_key.variable()));
     let commands = COMPOSE.lines().filter_map(|line| line.split_once("exec weir weir "));
     let commands: Vec<Vec<&str>> = commands.map(|(_, rest)| rest.split(' ').collect()).collect();
     assert_eq!(commands.len(), 2);

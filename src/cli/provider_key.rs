@@ -5,8 +5,10 @@ use std::ffi::OsString;
 use std::iter;
 
 use super::config_files;
-use crate::config::{Config, Secret, events, traces};
+use crate::config::{Config, Secret, SecretPlace, events, traces};
 
+/// Variable of OpenTelemetry with a collector's headers.
+pub(super) const OTEL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 /// Minimum length of the secret of several instances.
 const MIN_SECRET_BYTES: usize = 32;
 
@@ -21,34 +23,38 @@ pub(super) fn read_all(
     for (section, upstream) in
         iter::once(("upstream".to_owned(), &mut config.upstream)).chain(named)
     {
-        let own = read((&section, "api_key"), &upstream.api_key_env, &upstream.api_key_file, env());
+        let own = read(&format!("{section}.api_key"), &upstream.api_key, env());
         upstream.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
         for (header, variable) in &upstream.header_envs {
-            match secret(
-                &format!("{section}.header_envs: the variable {variable}"),
-                variable,
-                env(),
-            ) {
+            match secret(&format!("{section}.headers: the variable {variable}"), variable, env()) {
                 Ok(value) => upstream.secret_headers.push((header.clone(), value)),
                 Err(problem) => problems.push(problem),
             }
         }
     }
     let summaries = &mut config.summaries;
-    let own =
-        read(("summaries", "api_key"), &summaries.api_key_env, &summaries.api_key_file, env());
+    let own = read("summaries.upstream.api_key", &summaries.api_key, env());
     summaries.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
     if let Err(problem) = read_secret(config, &env) {
         problems.push(problem);
     }
     let events = &mut config.events;
-    let own = read(("events", "secret"), &events.secret_env, &events.secret_file, env());
+    let own = read("events.secret", &events.secret_place, env());
     events.secret = own.and_then(signing).unwrap_or_else(|problem| noted(&mut problems, problem));
     let traces = &mut config.traces;
-    if !traces.headers_env.is_empty() && !traces.endpoint.is_empty() {
-        match collector_headers(&traces.headers_env, env()) {
-            Ok(headers) => traces.headers = headers,
-            Err(problem) => problems.push(problem),
+    if !traces.endpoint.is_empty() {
+        let of_variable = |name| env().into_iter().find(|(found, _)| found == name);
+        let headers = of_variable(OTEL_HEADERS).map(|(_, value)| value);
+        match headers.as_ref().map(|value| value.to_str().and_then(traces::headers)) {
+            Some(Some(headers)) => traces.headers = headers,
+            Some(None) => {
+                problems.push(format!("{OTEL_HEADERS} is not in the form name=value,name=value"));
+            }
+            None => {}
+        }
+        let name = of_variable("OTEL_SERVICE_NAME").and_then(|(_, name)| name.into_string().ok());
+        if let Some(name) = name.filter(|name| !name.trim().is_empty()) {
+            name.trim().clone_into(&mut traces.service_name);
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
@@ -60,7 +66,7 @@ pub(super) fn read_secret(
     env: impl Fn() -> Vec<(OsString, OsString)>,
 ) -> Result<(), String> {
     let auth = &mut config.auth;
-    let own = read(("auth", "secret"), &auth.secret_env, &auth.secret_file, env());
+    let own = read("auth.secret", &auth.secret_place, env());
     auth.secret = own.and_then(long)?;
     Ok(())
 }
@@ -75,8 +81,7 @@ fn long(secret: Option<Secret>) -> Result<Option<Secret>, String> {
     let length = secret.as_ref().map_or(usize::MAX, |secret| secret.expose().len());
     match length < MIN_SECRET_BYTES {
         true => Err(format!(
-            "auth.secret_env or auth.secret_file: the secret has {length} characters, fewer than \
-             {MIN_SECRET_BYTES}"
+            "auth.secret: the secret has {length} characters, fewer than {MIN_SECRET_BYTES}"
         )),
         false => Ok(secret),
     }
@@ -88,24 +93,11 @@ fn signing(secret: Option<Secret>) -> Result<Option<Secret>, String> {
     match secret.as_ref().is_none_or(is_sound) {
         true => Ok(secret),
         false => {
-            Err("events.secret_env or events.secret_file: the secret is not 24 to 64 bytes in \
-                      base64; make one with: echo whsec_$(openssl rand -base64 32)"
+            Err("events.secret: the secret is not 24 to 64 bytes in base64; make one with: echo \
+                      whsec_$(openssl rand -base64 32)"
                 .to_owned())
         }
     }
-}
-
-/// Reads a collector's headers from a variable.
-fn collector_headers(
-    variable: &str,
-    env: Vec<(OsString, OsString)>,
-) -> Result<Vec<(String, Secret)>, String> {
-    let given = format!("traces.headers_env: the variable {variable}");
-    let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
-        return Err(unset(&given, variable));
-    };
-    let headers = value.to_str().and_then(traces::headers);
-    headers.ok_or_else(|| format!("{given} is not in the form name=value,name=value"))
 }
 
 /// Describes a variable that is missing.
@@ -129,27 +121,22 @@ fn secret(given: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result
     }
 }
 
-/// Loads the key that a section refers to, if any. Errors name the configuration's key: `key` and its
-/// place.
+/// Loads the secret that `key` of the configuration refers to, if any.
 fn read(
-    (section, key): (&str, &str),
-    api_key_env: &str,
-    api_key_file: &str,
+    key: &str,
+    place: &SecretPlace,
     env: Vec<(OsString, OsString)>,
 ) -> Result<Option<Secret>, String> {
-    let (given, text) = if !api_key_env.is_empty() {
-        let name = api_key_env;
-        let given = format!("{section}.{key}_env: the variable {name}");
-        let value = env.into_iter().find(|(found, _)| found == name);
-        let Some((_, value)) = value else {
-            return Err(unset(&given, name));
-        };
-        (given, value.into_string().map_err(|_| "is not valid UTF-8".to_owned()))
-    } else if !api_key_file.is_empty() {
-        let given = format!("{section}.{key}_file: {api_key_file}");
-        (given, config_files::read(api_key_file))
-    } else {
-        return Ok(None);
+    let (given, text) = match place {
+        SecretPlace::Nowhere => return Ok(None),
+        SecretPlace::Variable(name) => {
+            let given = format!("{key}: the variable {name}");
+            let Some((_, value)) = env.into_iter().find(|(found, _)| found == &**name) else {
+                return Err(unset(&given, name));
+            };
+            (given, value.into_string().map_err(|_| "is not valid UTF-8".to_owned()))
+        }
+        SecretPlace::File(path) => (format!("{key}: {path}"), config_files::read(path)),
     };
     let text = text.map_err(|problem| format!("{given} {problem}"))?;
     let text = text.trim();
@@ -171,7 +158,7 @@ mod tests {
     fn a_key_is_read_whole_or_its_place_is_named() {
         let read_env = |value: Option<&str>| {
             let env = value.map(|value| ("OWN_KEY".into(), value.into())).into_iter().collect();
-            read(("upstream", "api_key"), "OWN_KEY", "", env)
+            read("upstream.api_key", &SecretPlace::Variable("OWN_KEY".to_owned()), env)
                 .map(|key| key.map(|key| key.expose().to_owned()))
         };
         assert_eq!(read_env(Some(" sk-own\n")), Ok(Some("sk-own".to_owned())));
@@ -182,13 +169,10 @@ mod tests {
             (Some("sk-\u{e9}"), "characters"),
         ] {
             let problem = read_env(value).expect_err("no key");
-            assert!(
-                problem.contains("upstream.api_key_env") && problem.contains(said),
-                "{problem}"
-            );
+            assert!(problem.contains("upstream.api_key") && problem.contains(said), "{problem}");
             assert!(!problem.contains("sk"), "{problem}");
         }
-        assert_eq!(read(("upstream", "api_key"), "", "", Vec::new()), Ok(None));
+        assert_eq!(read("upstream.api_key", &SecretPlace::Nowhere, Vec::new()), Ok(None));
     }
 
     #[test]
@@ -196,7 +180,7 @@ mod tests {
         let given = |header: Option<&str>, key: Option<&str>| {
             let mut config = Config::default();
             let mut other = Upstream::new("https://other.example/v1");
-            other.api_key_env = "KEY".to_owned();
+            other.api_key = SecretPlace::Variable("KEY".to_owned());
             other.header_envs = vec![("x-team".to_owned(), "HEADER".to_owned())];
             config.upstreams.insert("other".to_owned(), other);
             let pairs = [("HEADER", header), ("KEY", key)];
@@ -215,7 +199,7 @@ mod tests {
         let problems = given(Some("se\u{e9}cret"), None).expect_err("both are wrong");
         assert_eq!(problems.len(), 2, "{problems:?}");
         for (problem, section) in
-            problems.iter().zip(["upstreams.other.api_key_env", "upstreams.other.header_envs"])
+            problems.iter().zip(["upstreams.other.api_key", "upstreams.other.headers"])
         {
             assert!(problem.starts_with(section) && !problem.contains("cret"), "{problem}");
         }

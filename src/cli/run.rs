@@ -18,6 +18,7 @@ use figment::value::{Dict, Value};
 use self::command::{Addresses, RunningCommand};
 use super::log_lines::grouped;
 use super::log_writer::LogEnd;
+use super::provider_key::OTEL_HEADERS;
 use super::serve;
 use super::settings::Flags;
 use super::start_error::{LogError, StartError};
@@ -208,19 +209,16 @@ impl RunArgs {
 /// setting count, since URLs of a store or of a webhook have passwords.
 fn secret_variables(config: &Config) -> Vec<String> {
     let upstreams = config.all_upstreams().flat_map(|(_, own)| {
-        let headers = own.header_envs.iter().map(|(_, variable)| variable);
-        std::iter::once(&own.api_key_env).chain(headers)
+        let headers = own.header_envs.iter().map(|(_, variable)| variable.as_str());
+        own.api_key.variable().into_iter().chain(headers)
     });
-    let others = [
-        &config.summaries.api_key_env,
-        &config.auth.secret_env,
-        &config.events.secret_env,
-        &config.traces.headers_env,
-    ];
-    let named = upstreams.chain(others).filter(|name| !name.is_empty()).cloned();
+    let others =
+        [&config.summaries.api_key, &config.auth.secret_place, &config.events.secret_place];
+    let others = others.into_iter().filter_map(|place| place.variable());
+    let named = upstreams.chain(others).map(str::to_owned);
     let settings = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let settings = settings.filter(|name| name.starts_with("WEIR_") && name.contains("__"));
-    named.chain(settings).chain(["OTEL_EXPORTER_OTLP_HEADERS".to_owned()]).collect()
+    named.chain(settings).chain([OTEL_HEADERS.to_owned()]).collect()
 }
 
 /// Opens a log file to append to it, for its user alone; a long one is begun again.

@@ -315,7 +315,7 @@ fn log_ending(ending: &Ending, config: &Config) {
             target: "weir",
             connections,
             drain_deadline_ms = config.server.drain_deadline_ms,
-            "shut down at the drain deadline (server.drain_deadline_ms) with unfinished connections"
+            "shut down at the drain deadline (server.timeouts_ms.drain) with unfinished connections"
         ),
         Ending::Forced => tracing::warn!(target: "weir", "shut down at once after a second signal"),
     }

@@ -228,7 +228,7 @@ fn unread_urls(config: &Config) -> Vec<Problem> {
         problems.push(Problem::with("store.url", error.to_string()));
     }
     if let Some(Err(error)) = named(&config.summaries.url).map(Base::parse) {
-        problems.push(Problem::with("summaries.url", error.to_string()));
+        problems.push(Problem::with("summaries.upstream.url", error.to_string()));
     }
     problems
 }

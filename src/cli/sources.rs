@@ -17,12 +17,8 @@ const ENV_PREFIX: &str = "WEIR_";
 /// Variables with this prefix that are not keys: the path of the file itself.
 const ENV_NOT_KEYS: &[&str] = &["WEIR_CONFIG"];
 
-/// OpenTelemetry's own variables, and the keys that they set unless something else does.
-const OPENTELEMETRY: [(&str, &str); 2] =
-    [("OTEL_EXPORTER_OTLP_ENDPOINT", "endpoint"), ("OTEL_SERVICE_NAME", "service_name")];
-/// Variable of OpenTelemetry with a collector's headers. They are secret, so that only its name
-/// becomes part of the configuration.
-const OTEL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+/// OpenTelemetry's own variable for `traces.endpoint`. Those of headers and the name are no keys.
+const OTEL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 /// Name of the file among the sources.
 const FILE: &str = "file";
@@ -95,8 +91,9 @@ pub fn figment_of(
         figment = figment.merge(GivenKey::new("OPENAI_BASE_URL", ["upstream", "url"], url));
     }
     let env: Vec<(OsString, OsString)> = env.into_iter().collect();
-    for given in of_opentelemetry(&env) {
-        figment = figment.merge(given);
+    if let Some(endpoint) = of_opentelemetry(&env) {
+        let path = ["traces", "endpoint"];
+        figment = figment.merge(GivenKey::new(OTEL_ENDPOINT, path, endpoint));
     }
     if let Some(file) = file {
         figment = figment.merge(file);
@@ -127,24 +124,16 @@ pub fn figment_of(
     figment
 }
 
-/// Returns the keys that OpenTelemetry's own variables set; none if they turn traces off. Empty ones
-/// count as not set.
-fn of_opentelemetry(env: &[(OsString, OsString)]) -> Vec<GivenKey> {
+/// Returns the collector that OpenTelemetry's own variables name; none if they turn traces off.
+fn of_opentelemetry(env: &[(OsString, OsString)]) -> Option<String> {
     let value = |name: &str| {
         let (_, value) = env.iter().find(|(own, _)| own == name)?;
         let value = value.to_str()?.trim();
         (!value.is_empty()).then(|| value.to_owned())
     };
     let is = |name: &str, off: &str| value(name).is_some_and(|own| own.eq_ignore_ascii_case(off));
-    if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
-        return Vec::new();
-    }
-    let plain = OPENTELEMETRY.iter().filter_map(|(name, key)| {
-        value(name).map(|value| GivenKey::new(name, ["traces", key], value))
-    });
-    let headers = value(OTEL_HEADERS)
-        .map(|_| GivenKey::new(OTEL_HEADERS, ["traces", "headers_env"], OTEL_HEADERS.to_owned()));
-    plain.chain(headers).collect()
+    let is_off = is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none");
+    value(OTEL_ENDPOINT).filter(|_| !is_off)
 }
 
 /// TOML document, read and parsed at creation.
@@ -259,6 +248,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::cli::provider_key;
     use crate::config::{Config, load};
 
     /// File that is removed on drop.
@@ -383,20 +373,19 @@ mod tests {
                 ("OTEL_EXPORTER_OTLP_HEADERS", "key=secret"),
                 ("OTEL_SERVICE_NAME", "gateway"),
             ];
-            let figment = figment(None, None, env(&[&given[..], more].concat()), []);
-            let traces = load(figment).expect("it is sound").0.traces;
-            (traces.endpoint, traces.headers_env, traces.service_name)
+            let variables = env(&[&given[..], more].concat());
+            let mut config = loaded(figment(None, None, variables.clone(), []));
+            provider_key::read_all(&mut config, || variables.clone()).expect("they are sound");
+            let traces = config.traces;
+            (traces.endpoint, traces.service_name, traces.headers.len())
         };
-        let expected = |endpoint: &str, headers: &str, name: &str| {
-            (endpoint.to_owned(), headers.to_owned(), name.to_owned())
-        };
-        let all = expected("http://c:4318/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS", "gateway");
-        assert_eq!(traces(&[]), all);
-        let own = [("WEIR_TRACES__ENDPOINT", "https://d"), ("WEIR_TRACES__SERVICE_NAME", "w")];
-        let set = expected("https://d/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS", "w");
-        assert_eq!(traces(&own), set);
+        let expected =
+            |endpoint: &str, name: &str, headers| (endpoint.to_owned(), name.to_owned(), headers);
+        assert_eq!(traces(&[]), expected("http://c:4318/v1/traces", "gateway", 1));
+        let own = [("WEIR_TRACES__ENDPOINT", "https://d")];
+        assert_eq!(traces(&own), expected("https://d/v1/traces", "gateway", 1));
         for off in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
-            assert_eq!(traces(&[off]), expected("", "", "weir"), "{off:?}");
+            assert_eq!(traces(&[off]), expected("", "weir", 0), "{off:?}");
         }
     }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use super::sources::{self, Flag};
 use crate::config::{self, Config, Secret, is_database_url};
 use crate::proxy::Journal;
-use weir_store::{OpenError, Store, StoreOptions, now_ms};
+use weir_store::{OpenError, Store, now_ms};
 
 /// Path that stands for memory instead of a file.
 const MEMORY: &str = ":memory:";
@@ -140,9 +140,7 @@ pub(super) fn open_or_say(
         return Store::in_memory().map_err(UnusableStore::Memory);
     }
     let path = path(given, env).ok_or(UnusableStore::NoHome)?;
-    let sync_interval = Duration::from_millis(config.ledger.sync_interval_ms);
-    let options = StoreOptions { sync_interval, ..StoreOptions::default() };
-    Store::open_with(&path, options).map_err(|source| UnusableStore::File { path, source })
+    Store::open(&path).map_err(|source| UnusableStore::File { path, source })
 }
 
 /// Loads the configuration from a command's flags `--config` and `--store` and the environment.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::checks::listen_address;
 use super::choices::AuthMode;
-use super::keys::{ADMIN, ADMIN_TLS, AUTH};
+use super::keys::{ADMIN, AUTH};
 use super::reader::Reader;
 use super::tls::{self, ListenTls};
 use super::{Config, Originals, Secret, upstreams};
@@ -20,10 +20,8 @@ pub struct Auth {
     pub mode: AuthMode,
     /// Whether, in open mode, callers on other machines may use weir's provider key.
     pub allow_anonymous: bool,
-    /// Variable with the secret of several instances; empty for none.
-    pub secret_env: String,
-    /// File with that secret; empty for none.
-    pub secret_file: String,
+    /// Place of the secret of several instances.
+    pub secret_place: SecretPlace,
     /// The secret itself, filled in at start; `None` for that of the store.
     pub secret: Option<Secret>,
     /// First segment that the path of each request has to have, and is forwarded without; `None` for none.
@@ -70,16 +68,13 @@ impl Config {
 /// Reads `[auth]`.
 pub(super) fn read_auth(reader: &mut Reader) -> Auth {
     let mut keys = reader.section(&AUTH);
-    let auth = Auth {
+    Auth {
         mode: keys.get("mode"),
         allow_anonymous: keys.get("allow_anonymous"),
-        secret_env: keys.text("secret_env", variable),
-        secret_file: keys.text("secret_file", file),
+        secret_place: keys.text("secret", SecretPlace::parse),
         secret: None,
         entrance: None,
-    };
-    keys.refuse_both("secret_env", "secret_file");
-    auth
+    }
 }
 
 /// Reads `[admin]`.
@@ -89,7 +84,7 @@ pub(super) fn read_admin(reader: &mut Reader) -> Admin {
         listen: keys.text("listen", admin_listen),
         token_file: keys.text("token_file", file),
         show_conversations: keys.get("show_conversations"),
-        tls: tls::read_listener(&mut reader.section(&ADMIN_TLS)),
+        tls: tls::read_listener(&mut keys),
     }
 }
 
@@ -99,9 +94,9 @@ pub(super) fn agree(reader: &mut Reader, config: &Config) {
     if is_keys && !config.upstream.has_own_key() {
         let message = "is missing: with auth.mode = \"keys\" callers have weir's virtual keys, and \
                        weir needs the provider's. Name the variable that holds it, such as \
-                       \"OPENAI_API_KEY\", or its file in upstream.api_key_file. If the upstream \
-                       needs no key, any text will do";
-        reader.refuse(&["upstream", "api_key_env"], message);
+                       \"env:OPENAI_API_KEY\", or its file. If the upstream needs no key, any text \
+                       will do";
+        reader.refuse(&["upstream", "api_key"], message);
     }
     for (name, _) in config.upstreams.iter().filter(|(_, own)| is_keys && own.forward_caller_key) {
         let message = "is true, but with auth.mode = \"keys\" callers have weir's virtual keys, \
@@ -117,8 +112,7 @@ pub(super) fn agree(reader: &mut Reader, config: &Config) {
     {
         let message = format!(
             "is false, but weir listens on {listen} and has a key of its own \
-             ({section}.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
-             can reach it could use. Give callers keys with auth.mode = \"keys\", listen on \
+             ({section}.api_key, headers or url), which anybody who can reach it could use. Give callers keys with auth.mode = \"keys\", listen on \
              loopback, or set this to true if you intend that"
         );
         reader.refuse(&["auth", "allow_anonymous"], message);
@@ -126,6 +120,47 @@ pub(super) fn agree(reader: &mut Reader, config: &Config) {
     if config.admin_listen().is_some_and(|admin| admin == listen && admin.port() != 0) {
         let message = format!("is {listen}, the same as server.listen; choose another port");
         reader.refuse(&["admin", "listen"], message);
+    }
+}
+
+/// Place of a secret. The configuration never contains the secret itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SecretPlace {
+    #[default]
+    Nowhere,
+    Variable(String),
+    File(String),
+}
+
+impl SecretPlace {
+    /// Whether a secret is wanted.
+    pub fn is_set(&self) -> bool {
+        *self != Self::Nowhere
+    }
+
+    /// Returns the name of the environment variable.
+    pub fn variable(&self) -> Option<&str> {
+        if let Self::Variable(name) = self { Some(name) } else { None }
+    }
+
+    /// Returns the path of the file.
+    pub fn file(&self) -> Option<&String> {
+        if let Self::File(path) = self { Some(path) } else { None }
+    }
+
+    /// Parses `env:NAME`, `file:PATH`, or nothing. Other text is not repeated in the error: it may be
+    /// the secret itself, written here by mistake.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text.trim().split_once(':') {
+            _ if text.is_empty() => Ok(Self::Nowhere),
+            Some(("env", name)) if !name.is_empty() => Ok(Self::Variable(variable(name)?)),
+            Some(("file", path)) if !path.is_empty() => Ok(Self::File(file(path)?)),
+            _ => Err(
+                "is not \"env:NAME\", such as \"env:OPENAI_API_KEY\", or \"file:PATH\"; do not \
+                      write the key itself into the configuration"
+                    .to_owned(),
+            ),
+        }
     }
 }
 

@@ -309,9 +309,9 @@ mod tests {
             ),
             (
                 "",
-                "[policies.mine]\nlow = 0.5\nadvanced.cache_tier_requests = 1",
+                "[policies.mine]\nlow = 0.5\nadvanced.breakpoints.tier_requests = 1",
                 &[
-                    ("policies.mine.advanced.cache_tier_requests", "next_request"),
+                    ("policies.mine.advanced.breakpoints.tier_requests", "next_request"),
                     ("policies.mine.low", "moves_cuts"),
                 ],
             ),

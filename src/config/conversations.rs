@@ -27,8 +27,8 @@ pub(super) fn read(reader: &mut Reader) -> Conversations {
         max_messages: keys.get("max_messages"),
         limits: ConversationLimits {
             lifetime_ms: retention_days * DAY_MS,
-            max_conversation_bytes: keys.get("max_conversation_bytes"),
-            max_bytes: keys.get("max_bytes"),
+            max_conversation_bytes: keys.get("max_bytes.conversation"),
+            max_bytes: keys.get("max_bytes.total"),
         },
     }
 }
@@ -38,7 +38,7 @@ pub(super) fn read(reader: &mut Reader) -> Conversations {
 pub(super) fn agree(reader: &mut Reader, config: &Config) {
     if config.conversations.enabled && !config.has_room_for_conversations() {
         let message = config.no_room("each request of a kept conversation");
-        reader.section(&CONVERSATIONS).refuse("max_conversation_bytes", message);
+        reader.section(&CONVERSATIONS).refuse("max_bytes.conversation", message);
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) fn warnings(config: &Config) -> Option<(&'static str, String)> {
     }
     let whose = "each request of a conversation that a single key keeps (`weir keys limit ID \
                  --conversations true`)";
-    Some(("conversations.max_conversation_bytes", config.no_room(whose)))
+    Some(("conversations.max_bytes.conversation", config.no_room(whose)))
 }
 
 impl Config {

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::auth::{file, variable};
+use super::auth::SecretPlace;
 use super::keys::EVENTS;
 use super::names::is_local_host;
 use super::reader::Reader;
@@ -77,10 +77,8 @@ pub struct Events {
     pub webhook_url: String,
     /// Kinds to post; empty for all.
     pub kinds: Vec<EventKind>,
-    /// Variable with the signing secret; empty for none.
-    pub secret_env: String,
-    /// File with that secret; empty for none.
-    pub secret_file: String,
+    /// Place of the signing secret.
+    pub secret_place: SecretPlace,
     /// The secret itself, filled in at start.
     pub secret: Option<Secret>,
 }
@@ -105,15 +103,12 @@ pub fn signing_key(secret: &str) -> Option<Vec<u8>> {
 /// Reads `[events]`.
 pub(super) fn read(reader: &mut Reader) -> Events {
     let mut keys = reader.section(&EVENTS);
-    let events = Events {
+    Events {
         webhook_url: keys.text("webhook_url", |text| web_url(text.trim())),
         kinds: keys.list("kinds", EventKind::from_word).unwrap_or_default(),
-        secret_env: keys.text("secret_env", variable),
-        secret_file: keys.text("secret_file", file),
+        secret_place: keys.text("secret", SecretPlace::parse),
         secret: None,
-    };
-    keys.refuse_both("secret_env", "secret_file");
-    events
+    }
 }
 
 /// Parses a URL to post to, or nothing. The text is not repeated in the error: it may hold a secret.
@@ -129,7 +124,7 @@ pub(super) fn web_url(text: &str) -> Result<String, String> {
 /// Returns settings that are probably not meant, by their keys.
 pub(super) fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     let (events, mut found) = (&config.events, Vec::new());
-    let has_secret = !events.secret_env.is_empty() || !events.secret_file.is_empty();
+    let has_secret = events.secret_place.is_set();
     let url = config.webhook().map(|(url, _)| url);
     if events.webhook_url.is_empty() && !events.kinds.is_empty() {
         found.push(("events.kinds", "has no effect without events.webhook_url".to_owned()));
@@ -145,8 +140,8 @@ pub(super) fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     let is_plain = url.is_some_and(|url| url.to_ascii_lowercase().starts_with("http://"));
     if is_remote && !has_secret {
         let message = "posts are not signed, so the receiver cannot know that they come from weir; \
-                       set events.secret_env";
-        found.push(("events.secret_env", message.to_owned()));
+                       set events.secret";
+        found.push(("events.secret", message.to_owned()));
     }
     if is_plain && is_remote {
         let message = format!("events go to {host} unencrypted; use https:// if it can");

@@ -9,8 +9,6 @@ use super::reader::Reader;
 pub struct Learning {
     /// Whether a request refused as too long is planned and sent again, and the limit remembered.
     pub heal: bool,
-    /// How long a learned limit stays valid.
-    pub limit_lifetime_ms: u64,
     /// Whether the ratio between a model's own token count and weir's estimate is learned.
     pub calibrate: bool,
 }
@@ -24,9 +22,5 @@ impl Default for Learning {
 /// Reads `[learning]`.
 pub(super) fn read(reader: &mut Reader) -> Learning {
     let mut keys = reader.section(&LEARNING);
-    Learning {
-        heal: keys.get("overflow_retry"),
-        limit_lifetime_ms: keys.get("limit_lifetime_ms"),
-        calibrate: keys.get("calibrate"),
-    }
+    Learning { heal: keys.get("overflow_retry"), calibrate: keys.get("calibrate") }
 }

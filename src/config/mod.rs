@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use figment::Figment;
 use ipnet::IpNet;
 
-pub use auth::{Admin, AdminListen, Auth};
+pub use auth::{Admin, AdminListen, Auth, SecretPlace};
 pub use budgets::Budgets;
 pub use checks::is_database_url;
 pub use choices::{
@@ -282,8 +282,6 @@ pub struct Ledger {
     pub on_failure: OnFailure,
     /// How long an answer is read for its usage after its caller has left; 0 stops at once.
     pub drain_ms: u64,
-    /// How long a record may wait until it survives a power loss as well.
-    pub sync_interval_ms: u64,
     /// How long rows of single requests are kept.
     pub retention_days: u64,
     /// How long daily totals are kept.

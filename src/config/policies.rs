@@ -110,57 +110,57 @@ fn marks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     keys.goal(policy);
     keys.read("hard", &mut policy.hard_permille);
     keys.read("low", &mut policy.low_permille);
-    keys.read("early", &mut policy.early_permille);
-    keys.read("min_growth", &mut policy.min_growth_permille);
+    keys.read("marks.early", &mut policy.early_permille);
+    keys.read("marks.min_growth", &mut policy.min_growth_permille);
     let zones = &mut policy.zones;
-    keys.read("soft", &mut zones.soft_permille);
-    keys.read("min_progress", &mut zones.min_progress_permille);
-    keys.read("restart_at", &mut zones.restart);
-    keys.read("carryover_turns", &mut zones.carryover_turns);
-    keys.notice("notice_mask", &mut zones.notices.mask);
-    keys.notice("notice_wind_down", &mut zones.notices.wind_down);
-    keys.notice("notice_restart", &mut zones.notices.restart);
+    keys.read("marks.soft", &mut zones.soft_permille);
+    keys.read("marks.min_progress", &mut zones.min_progress_permille);
+    keys.read("restart.at", &mut zones.restart);
+    keys.read("restart.carryover_turns", &mut zones.carryover_turns);
+    keys.notice("notices.mask", &mut zones.notices.mask);
+    keys.notice("notices.wind_down", &mut zones.notices.wind_down);
+    keys.notice("notices.restart", &mut zones.notices.restart);
     let counting = &mut policy.counting;
-    keys.read("margin", &mut counting.margin_permille);
-    keys.read("reserve_tokens", &mut counting.reserve_tokens);
-    keys.read("encoding", &mut counting.is_estimated);
+    keys.read("counting.margin", &mut counting.margin_permille);
+    keys.read("counting.reserve_tokens", &mut counting.reserve_tokens);
+    keys.read("counting.encoding", &mut counting.is_estimated);
 }
 
 fn masks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     let mask = &mut policy.mask;
     keys.masked(mask);
-    keys.read("mask_batch", &mut mask.batch);
-    keys.read("mask_window", &mut mask.window_permille);
+    keys.read("mask.batch", &mut mask.batch);
+    keys.read("mask.window", &mut mask.window_permille);
 }
 
 fn eviction(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
-    keys.read("recent_messages", &mut policy.recent_messages);
-    keys.read("recent", &mut policy.recent_permille);
-    keys.read("pinned", &mut policy.pinned_permille);
+    keys.read("keep.recent_messages", &mut policy.recent_messages);
+    keys.read("keep.recent", &mut policy.recent_permille);
+    keys.read("keep.pinned", &mut policy.pinned_permille);
     keys.anchors(policy);
     let eviction = &mut policy.eviction;
-    keys.read("importance", &mut eviction.importance);
-    keys.read("fill", &mut eviction.fill);
-    keys.read("keep_messages", &mut eviction.keep_messages);
+    keys.read("evict.importance", &mut eviction.importance);
+    keys.read("evict.fill", &mut eviction.fill);
+    keys.read("evict.last_messages", &mut eviction.keep_messages);
     keys.read("notes", &mut policy.notes);
     keys.read("excerpt_cost", &mut policy.excerpt_cost_permille);
-    keys.read("recall", &mut policy.recall_permille);
-    keys.read("recall_tool", &mut policy.offers_recall);
-    keys.read("survival", &mut policy.survival_permille);
-    keys.read("extract", &mut policy.extract.permille);
-    keys.read("request_characters", &mut policy.extract.request_characters);
+    keys.read("recall.share", &mut policy.recall_permille);
+    keys.read("recall.tool", &mut policy.offers_recall);
+    keys.read("keep.survival", &mut policy.survival_permille);
+    keys.read("extract.share", &mut policy.extract.permille);
+    keys.read("extract.request_characters", &mut policy.extract.request_characters);
 }
 
 fn shares(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
+    keys.read("mask.oversize_tokens", &mut policy.shares.oversize_tokens);
+    keys.read("notices.files", &mut policy.shares.file_hints);
     let shares = &mut policy.shares;
-    keys.read("order", &mut shares.is_attacked);
-    keys.read("system_share", &mut shares.system_permille);
-    keys.read("anchors_share", &mut shares.anchors_permille);
-    keys.read("conversation_share", &mut shares.conversation_permille);
-    keys.read("oversize_tokens", &mut shares.oversize_tokens);
-    keys.read("file_hints", &mut shares.file_hints);
-    keys.read("cache_tier_requests", &mut policy.breakpoints.tier_requests);
-    keys.read("cache_target_tokens", &mut policy.breakpoints.target_tokens);
+    keys.read("shares.order", &mut shares.is_attacked);
+    keys.read("shares.system", &mut shares.system_permille);
+    keys.read("shares.anchors", &mut shares.anchors_permille);
+    keys.read("shares.conversation", &mut shares.conversation_permille);
+    keys.read("breakpoints.tier_requests", &mut policy.breakpoints.tier_requests);
+    keys.read("breakpoints.target_tokens", &mut policy.breakpoints.target_tokens);
 }
 
 /// Reads the keys of one policy.
@@ -187,10 +187,11 @@ impl<'a> PolicyKeys<'a> {
 
     fn masked(&mut self, mask: &mut Mask) {
         let known = ["results", "repeats", "images", "arguments"];
-        let kinds = self.of("mask").list("mask", |text| match known.contains(&text) {
-            true => Ok(text.to_owned()),
-            false => Err(format!("{text:?} is not one of {known:?}")),
-        });
+        let kinds =
+            self.of("mask.content").list("mask.content", |text| match known.contains(&text) {
+                true => Ok(text.to_owned()),
+                false => Err(format!("{text:?} is not one of {known:?}")),
+            });
         if let Some(kinds) = kinds {
             [mask.results, mask.repeats, mask.images, mask.arguments] =
                 known.map(|kind| kinds.iter().any(|own| own == kind));
@@ -260,16 +261,16 @@ impl<'a> PolicyKeys<'a> {
         }
         if soft > 0 && (soft > hard || policy.low_permille >= soft) {
             let [low, hard] = ["low", "hard"].map(|key| self.of(key).name(key));
-            wrong.push(("soft", format!("must be above {low} and at most {hard}")));
+            wrong.push(("marks.soft", format!("must be above {low} and at most {hard}")));
         }
         let shares = &policy.shares;
         let sum = shares.system_permille + shares.anchors_permille + shares.conversation_permille;
         if sum > 1000 {
             let message = format!("raises the sum of all shares to {}, above 1", decimal(sum));
-            wrong.push(("conversation_share", message));
+            wrong.push(("shares.conversation", message));
         }
         if policy.counting.margin_permille > 900 {
-            wrong.push(("margin", "leaves less than a tenth of the limit".to_owned()));
+            wrong.push(("counting.margin", "leaves less than a tenth of the limit".to_owned()));
         }
         for (key, message) in wrong {
             self.of(key).refuse(key, message);

@@ -8,9 +8,7 @@ use super::budgets;
 use super::checks::{address, host_name, network, origin, store_path, store_url};
 use super::conversations;
 use super::events;
-use super::keys::{
-    CACHE, CONTEXT, CONTEXT_ADVANCED, CORS, LEDGER, LIMITS, LOG, SERVER, SERVER_TLS, STORE,
-};
+use super::keys::{CACHE, CONTEXT, CONTEXT_ADVANCED, CORS, LEDGER, LIMITS, LOG, SERVER, STORE};
 use super::learning;
 use super::names;
 use super::own_models::models;
@@ -25,6 +23,10 @@ use super::traces;
 use super::upstreams;
 use super::{Cache, Config, Context, Cors, Ledger, Limit, Log, Server, Store};
 use weir_engine::compact::Policy;
+
+/// Maximum size of a request line and its headers: twice the most of common servers, with room for the
+/// tokens of identity providers.
+const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// Reads a whole configuration and collects its problems.
 pub(super) fn read(mut reader: Reader) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
@@ -96,16 +98,16 @@ fn server(reader: &mut Reader) -> Server {
         listen: keys.text("listen", address),
         allowed_hosts: keys.list("allowed_hosts", host_name).unwrap_or_default(),
         max_connections: keys.get("max_connections"),
-        max_header_bytes: keys.get("max_header_bytes"),
+        max_header_bytes: MAX_HEADER_BYTES,
         max_body_bytes: keys.get("max_body_bytes"),
         max_bodies_in_flight_bytes: keys.get("max_bodies_in_flight_bytes"),
         max_messages: keys.get("max_messages"),
-        header_timeout_ms: keys.get("header_timeout_ms"),
-        body_idle_timeout_ms: keys.get("body_idle_timeout_ms"),
-        body_timeout_ms: keys.get("body_timeout_ms"),
-        drain_deadline_ms: keys.get("drain_deadline_ms"),
+        header_timeout_ms: keys.get("timeouts_ms.header"),
+        body_idle_timeout_ms: keys.get("body_timeouts_ms.idle"),
+        body_timeout_ms: keys.get("body_timeouts_ms.total"),
+        drain_deadline_ms: keys.get("timeouts_ms.drain"),
         proxy_protocol_from: keys.list("proxy_protocol_from", network).unwrap_or_default(),
-        tls: tls::read_listener(&mut keys.reader.section(&SERVER_TLS)),
+        tls: tls::read_listener(&mut keys),
     };
     if server.max_bodies_in_flight_bytes < server.max_body_bytes {
         let body = server.max_body_bytes;
@@ -126,8 +128,8 @@ fn context(reader: &mut Reader) -> Context {
     policies::read(reader, &["context"], [&CONTEXT, &CONTEXT_ADVANCED], &mut policy);
     let policies = policies::named(reader, &policy);
     let mut advanced = reader.section(&CONTEXT_ADVANCED);
-    let originals_lifetime_ms = advanced.get("originals_lifetime_ms");
-    let originals_max_bytes = advanced.get("originals_max_bytes");
+    let originals_lifetime_ms = advanced.get("originals.lifetime_ms");
+    let originals_max_bytes = advanced.get("originals.max_bytes");
     let mut keys = reader.section(&CONTEXT);
     Context {
         mode: keys.get("mode"),
@@ -169,7 +171,8 @@ fn limits(reader: &mut Reader) -> Vec<Limit> {
 
 fn cache(reader: &mut Reader) -> Cache {
     let mut keys = reader.section(&CACHE);
-    Cache { counts_bytes: keys.get("counts_bytes"), folds_bytes: keys.get("plans_bytes") }
+    let max_bytes = keys.get("max_bytes");
+    Cache { counts_bytes: max_bytes, folds_bytes: max_bytes }
 }
 
 fn store(reader: &mut Reader) -> Store {
@@ -189,9 +192,8 @@ fn ledger(reader: &mut Reader) -> Ledger {
         enabled: keys.get("enabled"),
         on_failure: keys.get("on_failure"),
         drain_ms: keys.get("drain_ms"),
-        sync_interval_ms: keys.get("sync_interval_ms"),
-        retention_days: keys.get("retention_days"),
-        sums_retention_days: keys.get("totals_retention_days"),
+        retention_days: keys.get("retention_days.requests"),
+        sums_retention_days: keys.get("retention_days.totals"),
         receipts: keys.get("receipts"),
     }
 }

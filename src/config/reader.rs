@@ -89,10 +89,14 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Returns the declared default of `key`.
-    fn default_of(key: &Key) -> Option<Self> {
+    /// Returns the declared default of `key`, or of the member that `name` ends with.
+    fn default_of(key: &Key, name: &str) -> Option<Self> {
         let mut dict = Toml::from_str::<Dict>(&format!("value = {}", key.value)).ok()?;
-        Some(Self { value: dict.remove("value")?, origin: String::new(), as_text: false })
+        let mut value = dict.remove("value")?;
+        if let Some((_, member)) = name.split_once('.') {
+            value = value.into_dict()?.remove(member)?;
+        }
+        Some(Self { value, origin: String::new(), as_text: false })
     }
 
     fn text(&self) -> Option<&str> {
@@ -518,15 +522,15 @@ pub(super) struct Keys<'r, 'p> {
 impl<'p> Keys<'_, 'p> {
     /// Reads `name`, or returns its default.
     pub(super) fn get<T: Readable>(&mut self, name: &'static str) -> T {
-        let key = self.key(name);
-        let read = self.written(name).or_else(|| T::read(&Written::default_of(key)?, key.kind));
+        let (key, kind) = self.key(name);
+        let read = self.written(name).or_else(|| T::read(&Written::default_of(key, name)?, kind));
         read.expect("a test reads every default")
     }
 
     /// Reads `name`, if it is written.
     pub(super) fn written<T: Readable>(&mut self, name: &'static str) -> Option<T> {
-        let (path, key) = (self.path(name), self.key(name));
-        self.reader.read(&path, key.kind)
+        let (path, (_, kind)) = (self.path(name), self.key(name));
+        self.reader.read(&path, kind)
     }
 
     /// Reads text that `check` accepts, or returns the default; `check` returns the error for other
@@ -536,7 +540,7 @@ impl<'p> Keys<'_, 'p> {
         name: &'static str,
         check: impl Fn(&str) -> Result<T, String>,
     ) -> T {
-        let default = Written::default_of(self.key(name));
+        let default = Written::default_of(self.key(name).0, name);
         let default = default.and_then(|written| check(written.value.as_str()?).ok());
         self.written_text(name, check).or(default).expect("a test reads every default")
     }
@@ -591,18 +595,6 @@ impl<'p> Keys<'_, 'p> {
         self.reader.refuse(&path, message);
     }
 
-    /// Refuses `second` if both are written.
-    pub(super) fn refuse_both(&mut self, first: &'static str, second: &'static str) {
-        let is_given = |name| {
-            let value = self.reader.value(&self.path(name));
-            value.and_then(Value::as_str).is_some_and(|text| !text.is_empty())
-        };
-        if is_given(first) && is_given(second) {
-            let message = format!("is set together with {}; keep one of them", self.name(first));
-            self.refuse(second, message);
-        }
-    }
-
     /// Returns the full name of `name`.
     pub(super) fn name(&self, name: &'static str) -> String {
         label(&self.path(name))
@@ -610,10 +602,10 @@ impl<'p> Keys<'_, 'p> {
 
     /// Returns the path of `name`.
     pub(super) fn path(&self, name: &'static str) -> Vec<&'p str> {
-        [&self.path[..], &[name]].concat()
+        self.path.iter().copied().chain(name.split('.')).collect()
     }
 
-    fn key(&self, name: &str) -> &'static Key {
+    fn key(&self, name: &str) -> (&'static Key, Kind) {
         self.section.find(name).expect("a test reads every key")
     }
 }

@@ -20,15 +20,18 @@ pub struct Redis {
 /// Reads `[redis]`.
 pub(super) fn read(reader: &mut Reader) -> Redis {
     let mut keys = reader.section(&REDIS);
-    Redis { url: keys.text("url", url), key_prefix: keys.text("key_prefix", key_prefix) }
+    let (url, key_prefix) = keys.text("url", url);
+    Redis { url, key_prefix }
 }
 
-fn url(text: &str) -> Result<Secret, String> {
-    let text = text.trim();
+/// Separates the address from the prefix of keys.
+fn url(text: &str) -> Result<(Secret, String), String> {
+    let (text, prefix) = text.trim().rsplit_once("?prefix=").unwrap_or((text.trim(), "weir"));
+    let prefix = key_prefix(prefix)?;
     let rest = text.strip_prefix("redis://").or(text.strip_prefix("rediss://"));
     let host = rest.map(|rest| rest.rsplit('@').next().unwrap_or_default());
     if text.is_empty() || host.is_some_and(|host| !host.is_empty() && !host.starts_with('/')) {
-        Ok(Secret::new(text))
+        Ok((Secret::new(text), prefix))
     } else {
         Err("is not a Redis address; write redis://HOST:PORT, or rediss:// for TLS, such as \
              redis://127.0.0.1:6379"

@@ -209,7 +209,7 @@ impl FallbackCheck<'_> {
                 "{model:?} goes to the upstream {there:?}, which would receive the caller's own \
                  credential. The caller's credential goes only to the default route and to routes \
                  with forward_caller_key; fallback never leads to another route that would receive \
-                 it. Give {there:?} a key of weir's own (api_key_env or api_key_file)"
+                 it. Give {there:?} a key of weir's own (api_key)"
             ));
         }
         Ok(())
@@ -287,8 +287,8 @@ mod tests {
             r#"
             [upstreams.other]
             url = "https://other.example/v1"
-            api_key_file = "kept/key"
-            max_retries = 1
+            api_key = "file:kept/key"
+            retries.max = 1
             [upstreams.other.headers]
             x-a = "b c"
             [upstreams.open]
@@ -313,7 +313,7 @@ mod tests {
             "#,
         );
         let other = Upstream {
-            api_key_file: "kept/key".into(),
+            api_key: crate::config::SecretPlace::File("kept/key".into()),
             max_retries: 1,
             headers: vec![("x-a".into(), "b c".into())],
             ..Upstream::new("https://other.example/v1")

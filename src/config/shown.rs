@@ -6,7 +6,7 @@ use figment::value::Value;
 use serde::Serialize;
 
 use super::changes::plain;
-use super::keys::{Key, Kind, SECTIONS};
+use super::keys::{Kind, SECTIONS};
 use super::reader::{DEFAULTS, label, merged, origin_name};
 
 /// Replacement for text that is not shown.
@@ -40,7 +40,7 @@ pub fn shown(figment: &Figment) -> Vec<Setting> {
 fn collect(figment: &Figment, path: &mut Vec<String>, value: &Value, found: &mut Vec<Setting>) {
     let owned = path.clone();
     let parts: Vec<&str> = owned.iter().map(String::as_str).collect();
-    let is_table = matches!(declared(&parts).map(|key| key.kind), Some(Kind::Table));
+    let is_table = matches!(declared(&parts), Some(Kind::Table));
     match value {
         Value::Dict(_, dict) if !is_table => {
             for (name, value) in dict {
@@ -78,7 +78,7 @@ fn text(path: &[&str], value: &Value) -> Option<String> {
         return Some(plain(value));
     }
     let text = plain(value);
-    Some(match (declared(path)?.kind, value) {
+    Some(match (declared(path)?, value) {
         // Values of headers may be credentials, so only the names are shown.
         (Kind::Table, Value::Dict(_, dict)) => {
             let names: Vec<&str> = dict.keys().map(String::as_str).collect();
@@ -115,16 +115,15 @@ fn url(text: &str, has_path: bool) -> String {
     format!("{scheme}://{host}{path}{}", if is_cut { HIDDEN } else { "" })
 }
 
-/// Returns the declaration of the key at `path`.
-fn declared(path: &[&str]) -> Option<&'static Key> {
-    let (name, parents) = path.split_last()?;
-    let fits = |pattern: &str| {
-        let parts: Vec<&str> = pattern.split('.').filter(|part| !part.is_empty()).collect();
-        let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
-        parts.len() == parents.len() && parts.iter().zip(parents).all(is_one)
-    };
-    let sections = SECTIONS.iter().filter(|section| fits(section.path));
-    sections.filter_map(|section| section.find(name)).next()
+/// Returns the type of the key, or of the member of a key, at `path`.
+fn declared(path: &[&str]) -> Option<Kind> {
+    SECTIONS.iter().find_map(|section| {
+        let parts: Vec<&str> = section.path.split('.').collect();
+        let (parents, name) = path.split_at_checked(parts.len())?;
+        let is_one = |(part, parent): (&&str, &&str)| *part == "*" || part == parent;
+        let fits = parts.iter().zip(parents).all(is_one);
+        Some(section.find(&name.join(".")).filter(|_| fits)?.1)
+    })
 }
 
 #[cfg(test)]
@@ -153,7 +152,7 @@ mod tests {
              [upstream]\nurl = \"https://me:hunter2@api.example/v1?key=hunter2\"\n\
              headers = { \"x-api-version\" = \"hunter2\" }\n\
              [upstreams.other]\nurl = \"https://other.example/openai/v1\"\n\
-             header_envs = { \"x-token\" = \"hunter2\" }\n\
+             headers = { \"x-token\" = \"env:hunter2\" }\n\
              [unknown]\nkey = \"hunter2\"\n[[routes]]\nmodels = [\"a*\"]\nupstream = \"other\"\n",
         );
         let all = format!("{settings:?}");
@@ -165,7 +164,7 @@ mod tests {
             ("upstream.url", "https://api.example/v1…"),
             ("upstream.headers", "x-api-version"),
             ("upstreams.other.url", "https://other.example/openai/v1"),
-            ("upstreams.other.header_envs", "x-token"),
+            ("upstreams.other.headers", "x-token"),
             ("routes[0].models", "a*"),
             ("routes[0].upstream", "other"),
         ] {

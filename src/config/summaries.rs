@@ -4,7 +4,7 @@
 use super::choices::SummaryMode;
 use super::keys::SUMMARIES;
 use super::reader::Reader;
-use super::{Config, Priced, Secret};
+use super::{Config, Priced, Secret, SecretPlace};
 use weir_store::budget::NanoUsd;
 
 /// Model name that stands for the request's own model.
@@ -19,10 +19,8 @@ pub struct Summaries {
     pub model: String,
     /// Base URL of its upstream; empty for `upstream.url`.
     pub url: String,
-    /// Variable with the key for `url`; empty for none.
-    pub api_key_env: String,
-    /// File with the key; empty for none.
-    pub api_key_file: String,
+    /// Place of the key for `url`.
+    pub api_key: SecretPlace,
     /// The key itself, filled in at start; the configuration never contains it.
     pub provider_key: Option<Secret>,
     /// Maximum length of one summary.
@@ -79,24 +77,22 @@ pub(super) fn read(reader: &mut Reader) -> Summaries {
     let summaries = Summaries {
         mode: keys.get("mode"),
         model: keys.text("model", |text| Ok(text.trim().to_owned())),
-        url: keys.text("url", optional_url),
-        api_key_env: keys.text("api_key_env", super::auth::variable),
-        api_key_file: keys.text("api_key_file", super::auth::file),
+        url: keys.text("upstream.url", optional_url),
+        api_key: keys.text("upstream.api_key", SecretPlace::parse),
         provider_key: None,
         summary_tokens: keys.get("summary_tokens"),
-        reasoning_tokens: keys.get("reasoning_tokens"),
-        reasoning_effort: keys.text("reasoning_effort", |text| Ok(text.trim().to_owned())),
+        reasoning_tokens: keys.get("reasoning.tokens"),
+        reasoning_effort: keys.text("reasoning.effort", |text| Ok(text.trim().to_owned())),
         prefetch_permille: keys.get("prefetch"),
-        timeout_ms: keys.get("timeout_ms"),
-        wait_ms: keys.get("wait_ms"),
-        pause_ms: keys.get("pause_ms"),
+        timeout_ms: keys.get("timeouts_ms.call"),
+        wait_ms: keys.get("timeouts_ms.wait"),
+        pause_ms: keys.get("timeouts_ms.pause"),
         max_concurrent: keys.get("max_concurrent"),
-        lifetime_ms: keys.get("lifetime_ms"),
-        cache_bytes: keys.get("cache_bytes"),
-        max_bytes: keys.get("max_bytes"),
+        lifetime_ms: keys.get("kept.lifetime_ms"),
+        cache_bytes: keys.get("kept.cache_bytes"),
+        max_bytes: keys.get("kept.max_bytes"),
         max_day: keys.get("max_usd_per_day"),
     };
-    keys.refuse_both("api_key_env", "api_key_file");
     agree(reader, &summaries);
     summaries
 }
@@ -112,13 +108,12 @@ fn agree(reader: &mut Reader, summaries: &Summaries) {
     if summaries.model == SAME_MODEL && !summaries.url.is_empty() {
         let message = "is set, but summaries.model is \"same\": a request's own model is called at \
                        the request's upstream. Name a model of this upstream, or remove the URL";
-        reader.refuse(&["summaries", "url"], message);
+        reader.refuse(&["summaries", "upstream", "url"], message);
     }
-    let has_key = !summaries.api_key_env.is_empty() || !summaries.api_key_file.is_empty();
-    if has_key && summaries.url.is_empty() {
+    if summaries.api_key.is_set() && summaries.url.is_empty() {
         let message = "is missing: a separate key for summaries requires a separate upstream. \
                        Without a key, summaries use the credentials of their requests";
-        reader.refuse(&["summaries", "url"], message);
+        reader.refuse(&["summaries", "upstream", "url"], message);
     }
 }
 

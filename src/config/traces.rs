@@ -1,6 +1,5 @@
 //! `[traces]`: traces of requests for a collector. Sends nothing.
 
-use super::auth::variable;
 use super::events::web_url;
 use super::keys::TRACES;
 use super::names::is_local_host;
@@ -11,18 +10,15 @@ use super::{Config, Secret};
 const PATH: &str = "/v1/traces";
 /// Usual port of collectors for OTLP over gRPC.
 const GRPC_PORT: u16 = 4317;
-/// Maximum length of the service's name.
-const MAX_NAME_BYTES: usize = 200;
 
 /// `[traces]`: traces of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Traces {
     /// URL of the collector, with the path of traces; empty for none.
     pub endpoint: String,
-    /// Variable with the collector's headers; empty for none.
-    pub headers_env: String,
-    /// The headers themselves, filled in at start.
+    /// Headers for the collector, filled in at start.
     pub headers: Vec<(String, Secret)>,
+    /// Name of this service, filled in at start.
     pub service_name: String,
     /// Share of requests with a trace, in thousandths.
     pub sample_permille: u32,
@@ -34,19 +30,12 @@ pub(super) fn read(reader: &mut Reader) -> Traces {
     Traces {
         endpoint: keys.text("endpoint", |text| match text.trim() {
             text if text.contains('?') => {
-                Err("has a query; put keys into `headers_env`".to_owned())
+                Err("has a query; put keys into `OTEL_EXPORTER_OTLP_HEADERS`".to_owned())
             }
             text => web_url(text).map(|url| with_path(&url)),
         }),
-        headers_env: keys.text("headers_env", variable),
         headers: Vec::new(),
-        service_name: keys.text("service_name", |text| match text.trim() {
-            "" => Err("is empty; write a name, such as \"weir\"".to_owned()),
-            text if text.len() > MAX_NAME_BYTES => {
-                Err(format!("has more than {MAX_NAME_BYTES} bytes"))
-            }
-            text => Ok(text.to_owned()),
-        }),
+        service_name: "weir".to_owned(),
         sample_permille: keys.get("sample_ratio"),
     }
 }
@@ -102,8 +91,9 @@ pub(super) fn warnings(config: &Config) -> Vec<(&'static str, String)> {
         found.push(("traces.endpoint", message.to_owned()));
     }
     let is_plain = traces.endpoint.to_ascii_lowercase().starts_with("http://");
-    if is_plain && !is_local_host(host) && !traces.headers_env.is_empty() {
-        let message = format!("the headers go to {host} unencrypted; use https:// if it can");
+    if is_plain && !is_local_host(host) {
+        let message =
+            format!("traces and their headers go to {host} unencrypted; use https:// if it can");
         found.push(("traces.endpoint", message));
     }
     if traces.sample_permille == 0 {

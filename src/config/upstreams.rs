@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::keys::{UPSTREAM, UPSTREAMS};
 use super::reader::{Keys, Reader};
 use super::tls::{self, ConnectTls};
-use super::{AskUsage, CompactsBy, Config, Secret, auth, checks};
+use super::{AskUsage, CompactsBy, Config, Secret, SecretPlace, auth, checks};
 
 /// Name of `[upstream]` among all upstreams.
 pub const DEFAULT_UPSTREAM: &str = "default";
@@ -67,10 +67,8 @@ const KEPT_HEADERS: [&str; 10] = [
 pub struct Upstream {
     /// Base URL, as you would give it to an SDK.
     pub url: String,
-    /// Variable with weir's provider key; empty for none.
-    pub api_key_env: String,
-    /// File with the key; empty for none.
-    pub api_key_file: String,
+    /// Place of weir's provider key.
+    pub api_key: SecretPlace,
     /// The key itself, filled in at start; the configuration never contains it.
     pub provider_key: Option<Secret>,
     /// Whether callers' own credentials are forwarded if weir has no key.
@@ -105,7 +103,7 @@ impl Upstream {
 
     /// Returns whether weir has a key for it.
     pub fn has_own_key(&self) -> bool {
-        self.provider_key.is_some() || !self.api_key_env.is_empty() || !self.api_key_file.is_empty()
+        self.provider_key.is_some() || self.api_key.is_set()
     }
 
     /// Returns whether weir adds anything of value to requests that callers do not have themselves.
@@ -160,8 +158,8 @@ pub(super) fn read_named(reader: &mut Reader) -> BTreeMap<String, Upstream> {
         let mut upstream = read(&mut keys);
         upstream.forward_caller_key = keys.get("forward_caller_key");
         if upstream.forward_caller_key && upstream.has_own_key() {
-            let message = "is true together with a key of weir's own (api_key_env or \
-                           api_key_file), which replaces callers' keys; choose one";
+            let message = "is true together with a key of weir's own (api_key), which \
+                           replaces callers' keys; choose one";
             keys.refuse("forward_caller_key", message);
         }
         if keys.is_absent("url") {
@@ -174,51 +172,55 @@ pub(super) fn read_named(reader: &mut Reader) -> BTreeMap<String, Upstream> {
 
 /// Reads the keys common to all upstreams.
 fn read(keys: &mut Keys<'_, '_>) -> Upstream {
-    let secret = |name: &str, value: &str| {
-        let name = header_name(name)?;
-        match value {
-            "" => Err("does not name a variable".to_owned()),
-            value => Ok((name, auth::variable(value)?)),
-        }
+    let headers = keys.texts("headers", header).unwrap_or_default();
+    let (secret, plain): (Vec<_>, Vec<_>) =
+        headers.into_iter().partition(|(_, _, is_variable)| *is_variable);
+    let pairs = |headers: Vec<(String, String, bool)>| {
+        headers.into_iter().map(|(name, value, _)| (name, value)).collect()
     };
     let upstream = Upstream {
         url: keys.text("url", checks::base_url),
-        api_key_env: keys.text("api_key_env", auth::variable),
-        api_key_file: keys.text("api_key_file", auth::file),
+        api_key: keys.text("api_key", SecretPlace::parse),
         provider_key: None,
         forward_caller_key: false,
         forward_trace_headers: keys.get("forward_trace_headers"),
-        connect_timeout_ms: keys.get("connect_timeout_ms"),
-        first_byte_timeout_ms: keys.get("first_byte_timeout_ms"),
-        idle_timeout_ms: keys.get("idle_timeout_ms"),
-        retry_max_wait_ms: keys.get("retry_max_wait_ms"),
-        max_retries: keys.get("max_retries"),
+        connect_timeout_ms: keys.get("timeouts_ms.connect"),
+        first_byte_timeout_ms: keys.get("timeouts_ms.first_byte"),
+        idle_timeout_ms: keys.get("timeouts_ms.idle"),
+        retry_max_wait_ms: keys.get("retries.max_wait_ms"),
+        max_retries: keys.get("retries.max"),
         ask_usage: keys.get("request_usage"),
         compaction: keys.get("compaction"),
         tls: tls::read(keys),
-        headers: keys.texts("headers", header).unwrap_or_default(),
-        header_envs: keys.texts("header_envs", secret).unwrap_or_default(),
+        headers: pairs(plain),
+        header_envs: pairs(secret),
         secret_headers: Vec::new(),
     };
-    keys.refuse_both("api_key_env", "api_key_file");
     let headers = upstream.headers.iter().chain(&upstream.header_envs);
     let mut names: Vec<String> = headers.map(|(name, _)| name.clone()).collect();
     if names.len() > MAX_HEADERS {
-        keys.refuse("headers", format!("are more than {MAX_HEADERS}, header_envs included"));
+        keys.refuse("headers", format!("are more than {MAX_HEADERS}"));
     }
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        keys.refuse("headers", format!("give {:?} twice, header_envs included", twice[0]));
+        keys.refuse("headers", format!("give {:?} twice", twice[0]));
     }
     upstream
 }
 
-fn header(name: &str, value: &str) -> Result<(String, String), String> {
+/// Parses a header: its name, and its value or, if the last is true, the variable that holds it.
+fn header(name: &str, value: &str) -> Result<(String, String, bool), String> {
     let name = header_name(name)?;
+    if let Some(variable) = value.strip_prefix("env:") {
+        return match variable {
+            "" => Err("does not name a variable".to_owned()),
+            variable => Ok((name, auth::variable(variable)?, true)),
+        };
+    }
     let is_plain = !value.is_empty() && value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     // The value is not repeated in the error: it may be a key, written here by mistake.
     match is_plain {
-        true => Ok((name, value.to_owned())),
+        true => Ok((name, value.to_owned(), false)),
         false => Err("has a value that is empty or not printable ASCII".to_owned()),
     }
 }

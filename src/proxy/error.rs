@@ -238,7 +238,7 @@ pub enum SetupError {
     /// The client of the upstream with this section cannot be made.
     #[error("{}", source.said(section))]
     Client { section: String, source: ClientError },
-    #[error("summaries.url: {0}")]
+    #[error("summaries.upstream.url: {0}")]
     Summaries(#[source] ClientError),
     #[error("weir's own key for the provider contains characters that are not allowed in a header")]
     ProviderKey,
@@ -315,7 +315,10 @@ impl From<TargetError> for ProxyError {
             | TargetError::Deployment
             | TargetError::NoDeployment => ErrorKind::InvalidRequest,
         };
-        Self { reason: Some(ErrorSource::Target(error).into()), ..Self::new(kind, error.to_string()) }
+        Self {
+            reason: Some(ErrorSource::Target(error).into()),
+            ..Self::new(kind, error.to_string())
+        }
     }
 }
 

@@ -274,9 +274,9 @@ pub(super) struct BodyTimes {
 /// Error: a body took too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Late {
-    #[error("The request's body stopped coming (`server.body_idle_timeout_ms`).")]
+    #[error("The request's body stopped coming (`server.body_timeouts_ms.idle`).")]
     Idle,
-    #[error("The request's body took too long (`server.body_timeout_ms`).")]
+    #[error("The request's body took too long (`server.body_timeouts_ms.total`).")]
     Total,
 }
 

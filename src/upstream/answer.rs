@@ -46,7 +46,7 @@ pub enum AnswerError {
     #[error("the upstream's answer is not valid gzip")]
     Encoding,
     /// The upstream was silent for longer than allowed.
-    #[error("the upstream sent nothing for {timeout_ms} ms (upstream.idle_timeout_ms)")]
+    #[error("the upstream sent nothing for {timeout_ms} ms (upstream.timeouts_ms.idle)")]
     Idle { timeout_ms: u64 },
 }
 

@@ -92,15 +92,15 @@ pub enum SendError {
     #[error("no connection to the upstream {origin}: {}", root_cause(&**source))]
     Connect { origin: String, source: Arc<reqwest::Error> },
     #[error(
-        "no connection to the upstream {origin} within {timeout_ms} ms (upstream.connect_timeout_ms)"
+        "no connection to the upstream {origin} within {timeout_ms} ms (upstream.timeouts_ms.connect)"
     )]
     ConnectTimeout { origin: String, timeout_ms: u64 },
     #[error(
-        "the upstream did not begin to answer within {timeout_ms} ms (upstream.first_byte_timeout_ms)"
+        "the upstream did not begin to answer within {timeout_ms} ms (upstream.timeouts_ms.first_byte)"
     )]
     FirstByteTimeout { timeout_ms: u64 },
     /// An answer began, and nothing of it followed in time.
-    #[error("the upstream sent nothing for {timeout_ms} ms (upstream.idle_timeout_ms)")]
+    #[error("the upstream sent nothing for {timeout_ms} ms (upstream.timeouts_ms.idle)")]
     Idle { timeout_ms: u64 },
     /// An answer ended before its first content, without an error for its caller.
     #[error("the upstream accepted the request, and its answer ended without content")]

@@ -15,16 +15,16 @@ pub(super) fn apply(
 ) -> Result<reqwest::ClientBuilder, ClientError> {
     if let Some(text) = &config.ca {
         let authorities = authorities(text.expose()).ok_or(ClientError::Tls {
-            key: "ca_file",
+            key: "tls.ca_file",
             cause: "holds no certificate in PEM that can be read",
         })?;
         builder = builder.tls_certs_merge(authorities);
     }
-    if let (Some(cert), Some(key)) = (&config.client_cert, &config.client_key) {
+    if let (Some(cert), Some(key)) = (&config.cert, &config.key) {
         let both = format!("{}\n{}", cert.expose(), key.expose());
         let identity = Identity::from_pem(both.as_bytes()).map_err(|_| ClientError::Tls {
-            key: "client_cert_file",
-            cause: "and client_key_file hold no certificate and private key in PEM",
+            key: "tls.cert_file",
+            cause: "and tls.key_file hold no certificate and private key in PEM",
         })?;
         builder = builder.identity(identity);
     }

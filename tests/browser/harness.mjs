@@ -73,7 +73,7 @@ export class Setting {
       path = "${path.join(self.folder, "weir.db")}"
       [upstream]
       url = "${self.upstream.found[0]}"
-      api_key_env = "TEST_PROVIDER_KEY"
+      api_key = "env:TEST_PROVIDER_KEY"
       [[limits]]
       model = "gpt-4o*"
       max_input_tokens = 4000

@@ -110,23 +110,20 @@ fn what_the_configuration_names_is_looked_at() {
         (tls(&nothing, &key), Some(("server.tls.cert_file", 2, "holds no certificate"))),
         (tls(&cert, &nothing), Some(("server.tls.key_file", 3, "holds no private key"))),
         (tls(&cert, &missing), Some(("server.tls.key_file", 3, "cannot be read"))),
-        (upstream("api_key_env = \"OWN_KEY\""), None),
+        (upstream("api_key = \"env:OWN_KEY\""), None),
+        (upstream("api_key = \"env:NO_SUCH_KEY\""), Some(("upstream.api_key", 2, "is not set"))),
         (
-            upstream("api_key_env = \"NO_SUCH_KEY\""),
-            Some(("upstream.api_key_env", 2, "is not set")),
+            upstream(&format!("api_key = \"file:{missing}\"")),
+            Some(("upstream.api_key", 2, "cannot be read")),
+        ),
+        (upstream(&format!("tls.ca_file = {cert:?}")), None),
+        (
+            upstream(&format!("tls.ca_file = {nothing:?}")),
+            Some(("upstream.tls.ca_file", 2, "holds no certificate")),
         ),
         (
-            upstream(&format!("api_key_file = {missing:?}")),
-            Some(("upstream.api_key_file", 2, "cannot be read")),
-        ),
-        (upstream(&format!("ca_file = {cert:?}")), None),
-        (
-            upstream(&format!("ca_file = {nothing:?}")),
-            Some(("upstream.ca_file", 2, "holds no certificate")),
-        ),
-        (
-            upstream(&format!("client_cert_file = {nothing:?}\nclient_key_file = {key:?}")),
-            Some(("upstream.client_cert_file", 2, "no certificate and private key")),
+            upstream(&format!("tls.cert_file = {nothing:?}\ntls.key_file = {key:?}")),
+            Some(("upstream.tls.cert_file", 2, "no certificate and private key")),
         ),
     ] {
         let (found, code) = checked(&folder, &text, &[]);
@@ -173,8 +170,8 @@ fn what_serving_refuses_of_a_url_checking_refuses() {
             "is invalid",
         ),
         (
-            "[summaries]\nmodel = \"m\"\nurl = \"http://h/a/..%2fb/v1\"\n".to_owned(),
-            "summaries.url",
+            "[summaries]\nmodel = \"m\"\nupstream.url = \"http://h/a/..%2fb/v1\"\n".to_owned(),
+            "summaries.upstream.url",
             3,
             "segments",
         ),
@@ -358,7 +355,7 @@ async fn the_upstream_is_tried_where_asked() {
     let keyed = start(Options { require_key: Some("sk-good".into()), ..Options::default() }).await;
     let [root, api, keyed_api] = [(&only_v1, ""), (&only_v1, "/v1"), (&keyed, "/v1")]
         .map(|(server, path)| format!("[upstream]\nurl = \"http://{}{path}\"\n", server.addr));
-    let provider_key = format!("{keyed_api}api_key_env = \"OWN_KEY\"\n");
+    let provider_key = format!("{keyed_api}api_key = \"env:OWN_KEY\"\n");
     for (text, key, expected, code) in [
         (&root, "", vec![("upstream.url", "fails", "/v1: set the URL to http://")], 2),
         (&api, "", vec![("upstream.url", "works", "models; weir has no key for it")], 0),
@@ -366,7 +363,7 @@ async fn the_upstream_is_tried_where_asked() {
         (
             &provider_key,
             "sk-bad",
-            vec![("upstream.api_key_env", "fails", "Put a valid key into the variable OWN_KEY")],
+            vec![("upstream.api_key", "fails", "Put a valid key into the variable OWN_KEY")],
             2,
         ),
         (
@@ -374,7 +371,7 @@ async fn the_upstream_is_tried_where_asked() {
             "sk-good",
             vec![
                 ("upstream.url", "works", " models"),
-                ("upstream.api_key_env", "works", "answered a question of a few tokens"),
+                ("upstream.api_key", "works", "answered a question of a few tokens"),
             ],
             0,
         ),
@@ -408,8 +405,8 @@ async fn the_upstream_is_tried_where_asked() {
 fn kept_conversations_without_room_are_told() {
     let folder = Folder::new();
     let room = "[server]\nmax_body_bytes = 1024\nmax_bodies_in_flight_bytes = 4194304\n";
-    let keys = "[auth]\nmode = \"keys\"\n[upstream]\napi_key_env = \"OWN_KEY\"\n";
-    let key = "conversations.max_conversation_bytes";
+    let keys = "[auth]\nmode = \"keys\"\n[upstream]\napi_key = \"env:OWN_KEY\"\n";
+    let key = "conversations.max_bytes.conversation";
     let (found, code) = checked(&folder, &format!("{room}[conversations]\nenabled = true\n"), &[]);
     assert_eq!((code, &found["problems"][0]["key"]), (Some(2), &json!(key)));
     let cure = "raise that one to 8388608";

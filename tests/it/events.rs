@@ -139,7 +139,7 @@ async fn a_refused_configuration_is_reported_once_by_its_keys() {
     let upstream = Upstream::always(FINE).await;
     let sound = format!(
         "[upstream]\nurl = \"http://{upstream}/v1\"\n[events]\n\
-         webhook_url = \"http://{}/hook\"\nsecret_env = \"EVENTS_SECRET\"\n",
+         webhook_url = \"http://{}/hook\"\nsecret = \"env:EVENTS_SECRET\"\n",
         hook.address
     );
     let config = folder.write("weir.toml", &sound);
@@ -184,7 +184,7 @@ async fn a_store_that_fails_is_reported() {
         .env("WEIR_CONTEXT__ORIGINALS", "store")
         .env("WEIR_LEDGER__ENABLED", "false")
         .env("WEIR_EVENTS__WEBHOOK_URL", format!("http://{}/hook", hook.address))
-        .env("WEIR_EVENTS__SECRET_ENV", "EVENTS_SECRET")
+        .env("WEIR_EVENTS__SECRET", "env:EVENTS_SECRET")
         .env("EVENTS_SECRET", secret());
     let serving = Serving::run(&mut command);
     accepted(serving.address, &mut upstream, ALICE, &conversation(20_000)).await;

@@ -218,7 +218,7 @@ async fn weirs_recall_tool_is_asked_for_missing_values() {
     let weir = Proxy {
         name: "weir_recall".to_owned(),
         kind: Kind::Command(format!(
-            "WEIR_CONTEXT__RECALL_TOOL=true exec '{}' serve --listen 127.0.0.1:{{port}} \
+            "WEIR_CONTEXT__RECALL__TOOL=true exec '{}' serve --listen 127.0.0.1:{{port}} \
              --upstream {{upstream}} --store :memory:",
             env!("CARGO_BIN_EXE_weir")
         )),

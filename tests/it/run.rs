@@ -177,8 +177,8 @@ fn only_the_command_may_use_the_addresses() {
 #[test]
 fn the_command_does_not_inherit_the_keys_of_the_operator() {
     let folder = Folder::new();
-    let config = "[upstream]\nurl = \"http://127.0.0.1:9/v1\"\napi_key_env = \"OPENAI_API_KEY\"\n\
-                  header_envs = { x-other = \"OTHER_KEY\" }\n";
+    let config = "[upstream]\nurl = \"http://127.0.0.1:9/v1\"\napi_key = \"env:OPENAI_API_KEY\"\n\
+                  headers = { x-other = \"env:OTHER_KEY\" }\n";
     let config = folder.write("weir.toml", config);
     let script = "echo $OPENAI_API_KEY $OTHER_KEY $ANTHROPIC_API_KEY";
     for (flags, expected) in [

@@ -249,7 +249,7 @@ async fn silence_in_an_answer_ends_it_in_an_error() {
     let mut body = response.expect("an answer").into_body();
     body.frame().await.expect("a frame").expect("a chunk");
     let error = body.frame().await.expect("a frame").expect_err("silence");
-    assert!(error.to_string().contains("upstream.idle_timeout_ms"));
+    assert!(error.to_string().contains("upstream.timeouts_ms.idle"));
     upstream.left.recv().await.expect("the connection is given up");
     drop(body);
     assert_eq!(log_line()["outcome"], "idle_timeout");

@@ -141,7 +141,7 @@ def run(folder):
     weir = None
     prometheus = None
     try:
-        weir = harness.Weir(upstream.base_url, store=f"{folder}/weir.db", WEIR_UPSTREAM__MAX_RETRIES="0")
+        weir = harness.Weir(upstream.base_url, store=f"{folder}/weir.db", WEIR_UPSTREAM__RETRIES__MAX="0")
         store = ["--store", f"{folder}/weir.db"]
         for limit in (["--usd", "5"], ["--tokens", "100000000"]):
             tool("a budget is set", str(harness.BINARIES / "weir"), "budgets", "set", "all", *limit, "--per", "day", *store)

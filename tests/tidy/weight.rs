@@ -12,27 +12,27 @@ const MOST_LINES: &[(&str, usize)] = &[
     // a provider's tools, and constant parts of prompts. Limits by price. What a provider leaves out of a prompt.
     ("crates/weir-engine/src/compact/", 14_870),
     // Sizes of what observe mode plans.
-    ("crates/weir-engine/src/plan/", 1025),
-    ("crates/weir-engine/src/tokens/", 1950),
+    ("crates/weir-engine/src/plan/", 1022),
+    ("crates/weir-engine/src/tokens/", 1948),
     // Refusals as too long, failed answers and bounds of holds, as providers word them. Calls that are repeated.
-    ("crates/weir-engine/src/wire/", 10_580),
-    ("crates/weir-bench/src/", 1500),
+    ("crates/weir-engine/src/wire/", 10_545),
+    ("crates/weir-bench/src/", 1460),
     // The bill of conversations by the rules of providers' caches, and readers of logs of gateways and agents.
     ("crates/weir-eval/src/", 4400),
     // Savings that observe mode plans.
-    ("crates/weir-store/src/", 12_440),
+    ("crates/weir-store/src/", 12_423),
     // Connections without a request give way, and a token reads the metrics alone.
-    ("src/admin/", 2200),
+    ("src/admin/", 2185),
     // The commands `savings` and `models show`.
-    ("src/cli/", 8660),
+    ("src/cli/", 8238),
     // Limits by price.
-    ("src/config/", 4740),
+    ("src/config/", 4727),
     // What one tenant's traffic teaches, names that count as the model that answers, and responses in the background.
     // Plans of observe mode, and the brake on loops.
-    ("src/proxy/", 18_720),
+    ("src/proxy/", 18_714),
     // The entrance of `weir run`.
     ("src/server/", 2500),
-    ("src/tls/", 200),
+    ("src/tls/", 175),
     ("src/upstream/", 1850),
 ];
 /// Maximum files that import one another in a circle, in each crate and in a folder of one.
@@ -47,7 +47,7 @@ const MOST_IN_CIRCLE: &[(&str, &str, usize)] = &[
 /// Lines below a ceiling of lines that need no lower one, at least.
 const SLACK_LINES: usize = 50;
 /// Maximum settings in `config/default.toml`.
-const MOST_SETTINGS: usize = 183;
+const MOST_SETTINGS: usize = 120;
 /// Maximum names that three types or more have.
 const MOST_SHARED_NAMES: usize = 18;
 

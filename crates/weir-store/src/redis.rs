@@ -248,8 +248,8 @@ fn trouble(code: &str) -> String {
             format!("refuses the password ({code}): correct it in redis.url (WEIR_REDIS__URL)")
         }
         "NOPERM" => format!(
-            "denies its user a command or key ({code}): permit EVAL, EVALSHA and the keys of \
-             redis.key_prefix"
+            "denies its user a command or key ({code}): permit EVAL, EVALSHA and the keys \
+             with the prefix in redis.url"
         ),
         "READONLY" => {
             format!("is a replica ({code}): name the primary server in redis.url")

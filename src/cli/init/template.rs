@@ -40,13 +40,13 @@ fn upstream(answers: &Answers) -> String {
         Some(variable) => format!(
             "\
 # The environment variable with the provider's key. The key itself never stands in this file.
-api_key_env = \"{variable}\"
+api_key = \"env:{variable}\"
 "
         ),
         None => format!(
             "\
 # The environment variable with a provider key for all callers, instead of the keys that they send:
-# api_key_env = \"{}\"
+# api_key = \"env:{}\"
 ",
             answers.provider.variable()
         ),
@@ -57,7 +57,7 @@ api_key_env = \"{variable}\"
 # Where requests go: the base URL that you would give an SDK.
 url ={url}
 {key}# Retries after failures that may pass. OpenAI's SDKs retry by themselves; keep 0 for them.
-# max_retries = 2
+# retries.max = 2
 ",
         url = decorated(url),
     )
@@ -154,8 +154,10 @@ mod tests {
     fn with_all_keys(text: &str) -> String {
         let key = |line: &str| {
             let bare = line.strip_prefix("# ")?;
-            let name: String =
-                bare.chars().take_while(|own| own.is_ascii_lowercase() || *own == '_').collect();
+            let name: String = bare
+                .chars()
+                .take_while(|own| own.is_ascii_lowercase() || matches!(own, '_' | '.'))
+                .collect();
             let is_key = !name.is_empty() && bare[name.len()..].starts_with(" = ");
             (is_key || bare.starts_with('[')).then(|| bare.to_owned())
         };

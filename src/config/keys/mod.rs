@@ -16,7 +16,7 @@ pub(super) use context::{
     CONTEXT, CONTEXT_ADVANCED, LEARNING, POLICIES, POLICIES_ADVANCED, SUMMARIES,
 };
 pub(super) use models::{DEFAULT_PRICE, LIMITS, MODELS, PRICE, PRICES, ROUTE_PRICE};
-pub(super) use server::{ADMIN, ADMIN_TLS, AUTH, CORS, LOG, SERVER, SERVER_TLS};
+pub(super) use server::{ADMIN, AUTH, CORS, LOG, SERVER};
 pub(super) use stored::{BUDGETS, CACHE, CONVERSATIONS, LEDGER, REDIS, STORE};
 pub(super) use telemetry::{EVENTS, TRACES};
 pub(super) use upstreams::{ROUTES, UPSTREAM, UPSTREAMS};
@@ -38,11 +38,9 @@ pub(super) const SET_ELSEWHERE: [(&str, &str); 3] = [
 /// All sections, in the order of the generated files.
 pub(super) const SECTIONS: &[&Section] = &[
     &SERVER,
-    &SERVER_TLS,
     &CORS,
     &AUTH,
     &ADMIN,
-    &ADMIN_TLS,
     &UPSTREAM,
     &CONTEXT,
     &CONTEXT_ADVANCED,
@@ -128,6 +126,8 @@ pub(super) enum Kind {
     List(&'static str),
     /// A table of texts by name.
     Table,
+    /// A table with these members, which a key's default has, too.
+    Members(&'static [(&'static str, Kind)]),
     /// A table, or a list of tables, with a section of its own.
     Inner(&'static str),
 }
@@ -154,7 +154,7 @@ impl Kind {
                 "a table of texts, such as { \"http-referer\" = \"https://example.com\" }"
                     .to_owned()
             }
-            Self::Inner(_) => "a table".to_owned(),
+            Self::Members(_) | Self::Inner(_) => "a table".to_owned(),
         }
     }
 }
@@ -238,9 +238,18 @@ impl Section {
         self.keys.iter().copied().flatten().chain(self.shared)
     }
 
-    /// Returns the declaration of `name`.
-    pub(super) fn find(&self, name: &str) -> Option<&'static Key> {
-        self.all_keys().find(|key| key.name == name)
+    /// Returns the declaration of `name`, and the type of its value; `a.b` is the member `b` of `a`.
+    pub(super) fn find(&self, name: &str) -> Option<(&'static Key, Kind)> {
+        let (name, member) = name.split_once('.').unwrap_or((name, ""));
+        let key = self.all_keys().find(|key| key.name == name)?;
+        let kind = match (key.kind, member) {
+            (kind, "") => Some(kind),
+            (Kind::Members(members), member) => {
+                members.iter().find(|(name, _)| *name == member).map(|(_, kind)| *kind)
+            }
+            _ => None,
+        };
+        Some((key, kind?))
     }
 }
 

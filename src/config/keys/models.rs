@@ -143,11 +143,10 @@ pub(in crate::config) const PRICE: Section = Section {
          # cache_write_usd_per_mtok, cache_write_1h_usd_per_mtok, reasoning_usd_per_mtok,\n\
          # audio_input_usd_per_mtok, audio_output_usd_per_mtok\n\
          # Another price for the whole request above a prompt size, cached input included:\n\
-         [[models.\"my-model\".tiers]]\nabove_prompt_tokens = 200000\n\
-         input_usd_per_mtok = \"5\"\ncached_input_usd_per_mtok = \"0.50\"\n\
-         output_usd_per_mtok = \"15\"\n\
+         tiers = [{ above_prompt_tokens = 200000, input_usd_per_mtok = \"5\", \
+         cached_input_usd_per_mtok = \"0.50\", output_usd_per_mtok = \"15\" }]\n\
          # Prices of service tiers: flex, priority and batch.\n\
-         [models.\"my-model\".flex]\ninput_usd_per_mtok = \"1.25\"\noutput_usd_per_mtok = \"5\"",
+         flex = { input_usd_per_mtok = \"1.25\", output_usd_per_mtok = \"5\" }",
     ),
 };
 
@@ -158,7 +157,7 @@ pub(in crate::config) const ROUTE_PRICE: Section = Section {
     shared: RATES,
     rows: Effect::NextRequest,
     sample: Sample::Text(
-        "[routes.price]\ninput_usd_per_mtok = \"0.10\"\noutput_usd_per_mtok = \"0.40\"",
+        "price = { input_usd_per_mtok = \"0.10\", output_usd_per_mtok = \"0.40\" }",
     ),
     ..EMPTY
 };
@@ -187,8 +186,6 @@ pub(in crate::config) const DEFAULT_PRICE: Section = Section {
     ],
     shared: RATES,
     rows: Effect::NextRequest,
-    sample: Sample::Text(
-        "[prices.default]\ninput_usd_per_mtok = \"3\"\noutput_usd_per_mtok = \"15\"",
-    ),
+    sample: Sample::Nothing,
     ..EMPTY
 };

@@ -92,7 +92,23 @@ pub fn reference() -> String {
 
 /// Returns the entry of a key in the reference.
 fn item(section: &Section, key: &Key) -> String {
-    let kind = match key.kind {
+    let default = match section.sample {
+        _ if matches!(key.kind, Kind::Inner(_)) => String::new(),
+        Sample::Examples(_) => String::new(),
+        _ if section.path.contains('*') && key.value != "false" => String::new(),
+        _ => format!(", default `{}`", key.value),
+    };
+    let effect = match key.effect {
+        Effect::NextRequest => "",
+        Effect::MovesCompactions => ", *compactions*",
+        Effect::Restart => ", *restart*",
+    };
+    format!("`{}` — {}{default}{effect}. {}", key.name, described(key.kind), joined(key.doc))
+}
+
+/// Describes the values of a key.
+fn described(kind: Kind) -> String {
+    match kind {
         Kind::Whole(from, super::MAX_TOKENS) => format!("integer from {from}"),
         Kind::Whole(from, to) => format!("integer from {from} to {to}"),
         Kind::Share(0, 1000) => "share".to_owned(),
@@ -110,19 +126,12 @@ fn item(section: &Section, key: &Key) -> String {
         Kind::Text(noun) | Kind::TextOrWhole(noun) | Kind::Inner(noun) => noun.to_owned(),
         Kind::List(noun) => format!("list of {noun}"),
         Kind::Table => "table".to_owned(),
-    };
-    let default = match section.sample {
-        _ if matches!(key.kind, Kind::Inner(_)) => String::new(),
-        Sample::Examples(_) => String::new(),
-        _ if section.path.contains('*') && key.value != "false" => String::new(),
-        _ => format!(", default `{}`", key.value),
-    };
-    let effect = match key.effect {
-        Effect::NextRequest => "",
-        Effect::MovesCompactions => ", *compactions*",
-        Effect::Restart => ", *restart*",
-    };
-    format!("`{}` — {kind}{default}{effect}. {}", key.name, joined(key.doc))
+        Kind::Members(members) => {
+            let members = members.iter();
+            let members = members.map(|(name, kind)| format!("`{name}` ({})", described(*kind)));
+            format!("table of {}", members.collect::<Vec<_>>().join(", "))
+        }
+    }
 }
 
 /// Joins the lines of a description.

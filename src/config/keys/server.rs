@@ -1,6 +1,6 @@
 //! Keys of the listener, of callers' authentication, the admin API and the log.
 
-use super::{DAY_MS, EMPTY, GIB, Key, Kind::*, Section, keys};
+use super::{DAY_MS, EMPTY, GIB, Kind, Kind::*, Section, keys};
 use crate::config::choices::{AuthMode, LogFormat, words};
 
 pub(in crate::config) const SERVER: Section = Section {
@@ -15,10 +15,6 @@ pub(in crate::config) const SERVER: Section = Section {
         allowed_hosts = [], List("host names"), NextRequest;
         /// Maximum open connections; callers above it get 503 with `Retry-After`.
         max_connections = 4096, Whole(1, 1_000_000), Restart;
-        // The HTTP library refuses a header buffer below 8 KiB.
-        /// Maximum size of a request line and its headers. HTTP/1 requests may also have at most
-        /// 96 headers: with those that weir adds, they stay within the 100 of many servers.
-        max_header_bytes = 65536, Whole(8 << 10, 16 << 20), Restart;
         /// Maximum size of one request body, decompressed. Raise it for large images or inline
         /// files.
         max_body_bytes = 67108864, Whole(1 << 10, 4 * GIB), NextRequest;
@@ -27,39 +23,38 @@ pub(in crate::config) const SERVER: Section = Section {
         max_bodies_in_flight_bytes = 1073741824, Whole(1 << 10, 1024 * GIB), Restart;
         /// Maximum number of messages per request.
         max_messages = 20000, Whole(1, 10_000_000), NextRequest;
-        /// Time limit for a caller to send its headers.
-        header_timeout_ms = 10000, Whole(1, DAY_MS), Restart;
-        /// Maximum pause while a caller sends a request's body, or takes nothing of its answer.
-        body_idle_timeout_ms = 30000, Whole(1, DAY_MS), NextRequest;
-        /// Time limit for a caller to send a request's whole body. Raise it for large files over
-        /// slow connections.
-        body_timeout_ms = 600000, Whole(1, DAY_MS), NextRequest;
-        /// Time for requests in flight to finish after SIGTERM. Keep it below your orchestrator's
-        /// grace period.
-        drain_deadline_ms = 30000, Whole(0, DAY_MS), Restart;
+        /// Maximum pause while a caller sends a request's body, or takes nothing of its answer (`idle`), and
+        /// time limit for it to send the whole body. Raise that for large files over slow connections.
+        body_timeouts_ms = { idle = 30000, total = 600000 }, Members(&[
+            ("idle", Whole(1, DAY_MS)),
+            ("total", Whole(1, DAY_MS)),
+        ]), NextRequest;
+        /// Time limit for a caller to send its headers (`header`), and for requests in flight to finish
+        /// after SIGTERM (`drain`). Keep that below your orchestrator's grace period.
+        timeouts_ms = { header = 10000, drain = 30000 }, Members(&[
+            ("header", Whole(1, DAY_MS)),
+            ("drain", Whole(0, DAY_MS)),
+        ]), Restart;
         /// Networks of load balancers that start each connection with a PROXY protocol header
         /// (version 1 or 2), such as "10.0.0.0/8". The header is required and trusted from them,
         /// and never read from others.
         proxy_protocol_from = [], List("networks"), Restart;
+        /// PEM files of HTTPS. `cert_file`: certificate chain, which enables HTTPS (TLS 1.2 and 1.3,
+        /// HTTP/2 and HTTP/1.1) and disables plain HTTP; empty for plain HTTP. `key_file`: its private
+        /// key. `client_ca_file`: client authorities; only callers with a certificate signed by one of
+        /// them are served, and empty requests no client certificates. The files are reloaded when they
+        /// change, and on SIGHUP; turning HTTPS on or off needs a restart.
+        tls = { cert_file = "", key_file = "", client_ca_file = "" }, LISTENER_TLS, NextRequest;
     }],
     ..EMPTY
 };
 
-/// Keys of a listener's TLS.
-const LISTENER_TLS: &[Key] = keys! {
-    /// Certificate chain in PEM, which enables HTTPS (TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1) and
-    /// disables plain HTTP. Empty for plain HTTP. These files are reloaded when they change, and on
-    /// SIGHUP; turning HTTPS on or off needs a restart.
-    cert_file = "", Text("path"), NextRequest;
-    /// Private key of the certificate, in PEM.
-    key_file = "", Text("path"), NextRequest;
-    /// Client authorities in PEM: only callers with a certificate signed by one of them are served.
-    /// Empty requests no client certificates.
-    client_ca_file = "", Text("path"), NextRequest;
-};
-
-pub(in crate::config) const SERVER_TLS: Section =
-    Section { path: "server.tls", heading: "[server.tls]", keys: &[LISTENER_TLS], ..EMPTY };
+/// Members of a listener's TLS.
+const LISTENER_TLS: Kind = Members(&[
+    ("cert_file", Text("path")),
+    ("key_file", Text("path")),
+    ("client_ca_file", Text("path")),
+]);
 
 pub(in crate::config) const CORS: Section = Section {
     path: "cors",
@@ -78,18 +73,16 @@ pub(in crate::config) const AUTH: Section = Section {
     keys: &[keys! {
         /// "open": each caller sends its own provider key, which is forwarded. "keys": callers use
         /// virtual keys (`weir keys --help`), and weir has the provider key
-        /// (`upstream.api_key_env`). In open mode, requests with a virtual key are refused, so that
+        /// (`upstream.api_key`). In open mode, requests with a virtual key are refused, so that
         /// its secret is not forwarded.
         mode = "open", Choice(words::<AuthMode>), Restart;
         /// Whether, in open mode and with a provider key in weir, callers on other machines may use
         /// that key.
         allow_anonymous = false, Switch, NextRequest;
-        /// Environment variable with a secret of at least 32 characters, for fingerprints of callers
-        /// in open mode and seals of compaction items. Weirs with the same secret open each other's
-        /// items. By default weir makes one and keeps it in the store.
-        secret_env = "", Text("name of a variable"), Restart;
-        /// File with that secret, instead of a variable.
-        secret_file = "", Text("path"), Restart;
+        /// Secret of at least 32 characters, for fingerprints of callers in open mode and seals of
+        /// compaction items: "env:NAME" for an environment variable or "file:PATH". Weirs with the same
+        /// secret open each other's items. By default weir makes one and keeps it in the store.
+        secret = "", Text("place"), Restart;
     }],
     ..EMPTY
 };
@@ -107,15 +100,9 @@ pub(in crate::config) const ADMIN: Section = Section {
         /// Whether the inspector shows live conversations, with their content, to holders of the
         /// admin token. Needs `context.originals` other than "off".
         show_conversations = false, Switch, NextRequest;
+        /// As `server.tls`, for this listener.
+        tls = { cert_file = "", key_file = "", client_ca_file = "" }, LISTENER_TLS, NextRequest;
     }],
-    ..EMPTY
-};
-
-pub(in crate::config) const ADMIN_TLS: Section = Section {
-    path: "admin.tls",
-    heading: "[admin.tls]",
-    doc: &["As `[server.tls]`, for the admin API's listener."],
-    keys: &[LISTENER_TLS],
     ..EMPTY
 };
 

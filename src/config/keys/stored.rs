@@ -10,12 +10,10 @@ pub(in crate::config) const CACHE: Section = Section {
     path: "cache",
     heading: "[cache]",
     keys: &[keys! {
-        /// Memory for token counts of known messages. More memory saves work in longer
-        /// conversations; results are the same with any size.
-        counts_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
-        /// Memory for compaction plans of known conversations; half as much again is for readings of
-        /// messages in conversations that approach their limits. Results are the same with any size.
-        plans_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
+        /// Memory for token counts of known messages, and as much again for compaction plans of known
+        /// conversations; half as much is for readings of messages in conversations that approach their
+        /// limits. More memory saves work in longer conversations; results are the same with any size.
+        max_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
     }],
     ..EMPTY
 };
@@ -50,9 +48,8 @@ pub(in crate::config) const REDIS: Section = Section {
         /// TLS; empty counts in this weir alone. It is a secret: prefer `WEIR_REDIS__URL`. While it
         /// is silent or refuses, each weir limits keys by itself; budgets that are spent by the
         /// store's records stay spent, and `budgets.on_failure` decides about the others.
+        /// `?prefix=NAME` at the end replaces the prefix "weir" of all keys in it.
         url = "", Text("URL"), Restart;
-        /// Prefix of all keys in it.
-        key_prefix = "weir", Text("text"), Restart;
     }],
     ..EMPTY
 };
@@ -64,15 +61,15 @@ pub(in crate::config) const LEDGER: Section = Section {
         /// Whether requests are recorded.
         enabled = true, Switch, Restart;
         /// Requests are recorded in a log next to the store's file before they are sent and again
-        /// when they end, and moved into the file a moment later. If that fails, "open" sends them
+        /// when they end, and moved into the file a moment later. They survive the end of the process at
+        /// once, and a power loss after a tenth of a second. If that fails, "open" sends them
         /// anyway and "closed" refuses them; `/readyz` reports the failing store.
         on_failure = "open", Choice(words::<OnFailure>), Restart;
-        /// Records survive the end of the process at once, and a power loss after this time.
-        sync_interval_ms = 100, Whole(1, DAY_MS), Restart;
-        /// How long each request's row is kept.
-        retention_days = 90, Whole(1, MAX_DAYS), Restart;
-        /// How long daily totals are kept.
-        totals_retention_days = 1100, Whole(1, MAX_DAYS), Restart;
+        /// How long each request's row and daily totals are kept.
+        retention_days = { requests = 90, totals = 1100 }, Members(&[
+            ("requests", Whole(1, MAX_DAYS)),
+            ("totals", Whole(1, MAX_DAYS)),
+        ]), Restart;
         /// Whether each compaction leaves a receipt: a digest of each message and how it was treated.
         /// Callers read theirs at `GET /weir/v1/receipts/ID` with the credential and the ID of the
         /// request (`x-weir-request-id`). Receipts are kept as long as rows, 256 MiB at most.
@@ -101,11 +98,12 @@ pub(in crate::config) const CONVERSATIONS: Section = Section {
         max_messages = 200, Whole(2, 10_000), MovesCompactions;
         /// How long a conversation is kept after its last change.
         retention_days = 30, Whole(1, MAX_DAYS), NextRequest;
-        /// Maximum size of one conversation. Above it, its oldest turns are deleted down to half of
-        /// it.
-        max_conversation_bytes = 4194304, Whole(1 << 16, 1 << 26), NextRequest;
-        /// Maximum total size. Above it, the caller with the most loses its oldest conversations.
-        max_bytes = 268435456, Whole(1 << 20, 1024 * GIB), NextRequest;
+        /// Maximum size of one conversation, and of all. Above the first, its oldest turns are deleted down
+        /// to half of it; above the second, the caller with the most loses its oldest conversations.
+        max_bytes = { conversation = 4194304, total = 268435456 }, Members(&[
+            ("conversation", Whole(1 << 16, 1 << 26)),
+            ("total", Whole(1 << 20, 1024 * GIB)),
+        ]), NextRequest;
     }],
     ..EMPTY
 };

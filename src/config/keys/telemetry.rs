@@ -13,11 +13,9 @@ pub(in crate::config) const EVENTS: Section = Section {
         /// Kinds to post: "budget_warning", "budget_exhausted", "breaker_opened", "breaker_closed",
         /// "limit_learned", "store_failing", "store_recovered" and "reload_refused". Empty for all.
         kinds = [], List("kinds"), Restart;
-        /// Environment variable with the secret that signs posts by the scheme of Standard Webhooks:
-        /// 24 to 64 bytes in base64, with or without "whsec_" in front.
-        secret_env = "", Text("name of a variable"), Restart;
-        /// File with that secret, instead of a variable.
-        secret_file = "", Text("path"), Restart;
+        /// Secret that signs posts by the scheme of Standard Webhooks, as "env:NAME" or "file:PATH": 24 to
+        /// 64 bytes in base64, with or without "whsec_" in front.
+        secret = "", Text("place"), Restart;
     }],
     ..EMPTY
 };
@@ -30,12 +28,9 @@ pub(in crate::config) const TRACES: Section = Section {
         /// Base URL of a collector that takes OTLP over HTTP as JSON, such as
         /// "http://127.0.0.1:4318"; `/v1/traces` is added. Empty for none. `OTEL_EXPORTER_OTLP_ENDPOINT`
         /// is used if this is not set.
+        /// Headers for the collector, such as a key, stand in `OTEL_EXPORTER_OTLP_HEADERS`, and the
+        /// service's name in `OTEL_SERVICE_NAME`.
         endpoint = "", Text("URL"), Restart;
-        /// Environment variable with headers for the collector, such as a key, in the form
-        /// "name=value,name=value". `OTEL_EXPORTER_OTLP_HEADERS` is read if this is not set.
-        headers_env = "", Text("name of a variable"), Restart;
-        /// Name of this service in traces. `OTEL_SERVICE_NAME` is used if this is not set.
-        service_name = "weir", Text("text"), Restart;
         /// Share of requests with a trace. Of requests that bring a trace context, those that it
         /// samples, and no more than this share of them.
         sample_ratio = 1.0, Share(0, 1000), Restart;

@@ -9,18 +9,16 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     /// The provider's base URL, as you would give it to an SDK. `OPENAI_BASE_URL` overrides this
     /// default.
     url = "https://api.openai.com/v1", Text("URL"), MovesCompactions;
-    /// Environment variable with weir's provider key, which replaces callers' credentials. Required
-    /// in keys mode. The key itself never stands in the configuration.
-    api_key_env = "", Text("name of a variable"), NextRequest;
-    /// File with that key, instead of a variable.
-    api_key_file = "", Text("path"), NextRequest;
-    /// Time limit for connecting.
-    connect_timeout_ms = 10000, Whole(1, DAY_MS), NextRequest;
-    /// Time limit for the first byte of an answer, up to 30 s also for the first content of a stream.
-    /// Reasoning models are silent for minutes.
-    first_byte_timeout_ms = 600000, Whole(1, DAY_MS), NextRequest;
-    /// Maximum pause between two chunks of an answer.
-    idle_timeout_ms = 300000, Whole(1, DAY_MS), NextRequest;
+    /// weir's provider key, which replaces callers' credentials: "env:NAME" for an environment variable or
+    /// "file:PATH". Required in keys mode. The key itself never stands in the configuration.
+    api_key = "", Text("place"), NextRequest;
+    /// Time limits for connecting, for the first byte of an answer (up to 30 s also for the first content of a
+    /// stream; reasoning models are silent for minutes), and for the pause between two chunks of it.
+    timeouts_ms = { connect = 10000, first_byte = 600000, idle = 300000 }, Members(&[
+        ("connect", Whole(1, DAY_MS)),
+        ("first_byte", Whole(1, DAY_MS)),
+        ("idle", Whole(1, DAY_MS)),
+    ]), NextRequest;
     /// Whether weir requests usage for streamed chats whose caller does not: "auto" (unless the
     /// upstream has refused it for the model), "always" or "never". Usage that the caller did not
     /// request is removed from the answer and reported as `x-weir-edits: usage`.
@@ -29,29 +27,28 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     /// "upstream", or "auto" for the upstream at api.openai.com and api.anthropic.com and weir
     /// elsewhere.
     compaction = "auto", Choice(words::<CompactsBy>), NextRequest;
-    /// Authorities in PEM to trust in addition to the system's, such as a company's own.
-    ca_file = "", Text("path"), NextRequest;
-    /// Client certificate in PEM, for upstreams that request one.
-    client_cert_file = "", Text("path"), NextRequest;
-    /// Private key of that certificate, in PEM.
-    client_key_file = "", Text("path"), NextRequest;
+    /// PEM files: authorities to trust in addition to the system's, such as a company's own, and a client
+    /// certificate with its private key, for upstreams that request one.
+    tls = { ca_file = "", cert_file = "", key_file = "" }, Members(&[
+        ("ca_file", Text("path")),
+        ("cert_file", Text("path")),
+        ("key_file", Text("path")),
+    ]), NextRequest;
     /// Maximum retries, with growing pauses, if there was no connection, it closed without an
     /// answer, or the status was 408, 409, 429 or 5xx (except 501 and 505); never after part of the
     /// answer was passed on. OpenAI's SDKs retry twice themselves, and retries multiply: keep 0 for
-    /// them.
-    max_retries = 0, Whole(0, 10), NextRequest;
-    /// Maximum pause. If the upstream asks for a longer one (`Retry-After`), its answer is passed
-    /// on instead.
-    retry_max_wait_ms = 30000, Whole(0, DAY_MS), NextRequest;
+    /// them. If the upstream asks for a longer pause than `max_wait_ms` (`Retry-After`), its answer is
+    /// passed on instead.
+    retries = { max = 0, max_wait_ms = 30000 }, Members(&[
+        ("max", Whole(0, 10)),
+        ("max_wait_ms", Whole(0, DAY_MS)),
+    ]), NextRequest;
     /// Whether the headers `baggage` and `tracestate` of callers are sent to this upstream. They may
     /// name users and accounts; `traceparent`, which holds random numbers, always is.
     forward_trace_headers = false, Switch, NextRequest;
-    /// Headers added to every request: a table of names and values, such as OpenRouter's
-    /// `http-referer`.
+    /// Headers added to every request: a table of names and values, such as OpenRouter's `http-referer`.
+    /// "env:NAME" is the value of an environment variable, for secret ones.
     headers = {}, Table, NextRequest;
-    /// Secret headers added to every request, each with the environment variable that holds its
-    /// value.
-    header_envs = {}, Table, NextRequest;
 };
 
 pub(in crate::config) const UPSTREAM: Section =

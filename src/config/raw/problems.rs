@@ -38,16 +38,16 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[server.tls]\ncert_file = \"a.pem\"",
-        "server.tls.key_file: is missing: cert_file is set, and has no effect alone",
+        "server.tls.key_file: is missing: tls.cert_file is set, and has no effect alone",
     ),
     (
         "[admin.tls]\nclient_ca_file = \"a.pem\"",
-        "admin.tls.client_ca_file: is set without cert_file: callers can present certificates only \
+        "admin.tls.client_ca_file: is set without tls.cert_file: callers can present certificates only \
          if weir presents one",
     ),
     (
-        "[upstream]\nclient_key_file = \"a.pem\"",
-        "upstream.client_cert_file: is missing: client_key_file is set, and has no effect alone",
+        "[upstream]\ntls.key_file = \"a.pem\"",
+        "upstream.tls.cert_file: is missing: tls.key_file is set, and has no effect alone",
     ),
     (
         "[server.tls]\ncert_fil = \"a.pem\"",
@@ -59,8 +59,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          redis://127.0.0.1:6379",
     ),
     (
-        "[redis]\nkey_prefix = \"{a}\"",
-        "redis.key_prefix: \"{a}\" is not a valid key prefix; write at most 64 letters, digits and \
+        "[redis]\nurl = \"redis://h?prefix={a}\"",
+        "redis.url: \"{a}\" is not a valid key prefix; write at most 64 letters, digits and \
          -_.:",
     ),
     (
@@ -74,16 +74,13 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "events.webhook_url: is not a URL to post to; write it as https://HOST/PATH",
     ),
     (
-        "[events]\nsecret_env = \"A\"\nsecret_file = \"a\"",
-        "events.secret_file: is set together with events.secret_env; keep one of them",
+        "[events]\nsecret = \"file:\"",
+        "events.secret: is not \"env:NAME\", such as \"env:OPENAI_API_KEY\", or \"file:PATH\"; do not \
+         write the key itself into the configuration",
     ),
     (
         "[traces]\nsample_ratio = 2",
         "traces.sample_ratio: 2 is not a share from 0 to 1 with at most three decimals, like 0.625",
-    ),
-    (
-        "[traces]\nservice_name = \" \"",
-        "traces.service_name: is empty; write a name, such as \"weir\"",
     ),
     (
         "[cors]\nallow_origins = [\"*\"]",
@@ -92,55 +89,52 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[auth]\nmode = \"keys\"",
-        "upstream.api_key_env: is missing: with auth.mode = \"keys\" callers have weir's virtual \
+        "upstream.api_key: is missing: with auth.mode = \"keys\" callers have weir's virtual \
          keys, and weir needs the provider's. Name the variable that holds it, such as \
-         \"OPENAI_API_KEY\", or its file in upstream.api_key_file. If the upstream needs no key, \
+         \"env:OPENAI_API_KEY\", or its file. If the upstream needs no key, \
          any text will do",
     ),
     (
-        "[upstream]\napi_key_env = \"sk-of-the-provider\"",
-        "upstream.api_key_env: is not the name of an environment variable, such as \
+        "[upstream]\napi_key = \"env:sk-of-the-provider\"",
+        "upstream.api_key: is not the name of an environment variable, such as \
          \"OPENAI_API_KEY\"; do not write the key itself into the configuration",
     ),
     (
         "[upstream]\napi_key = \"sk-of-the-provider\"",
-        "upstream.api_key: there is no such key; did you mean upstream.api_key_env?",
+        "upstream.api_key: is not \"env:NAME\", such as \"env:OPENAI_API_KEY\", or \"file:PATH\"; do not \
+         write the key itself into the configuration",
     ),
     (
-        "[upstream]\napi_key_env = \"A\"\napi_key_file = \"b\"",
-        "upstream.api_key_file: is set together with upstream.api_key_env; keep one of them",
-    ),
-    (
-        "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key_env = \"A\"",
+        "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key = \"env:A\"",
         "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who can \
+         (upstream.api_key, headers or url), which anybody who can \
          reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, or \
          set this to true if you intend that",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\nheaders = { authorization = \"Bearer a\" }",
         "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who can \
+         (upstream.api_key, headers or url), which anybody who can \
          reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, or \
          set this to true if you intend that",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\nurl = \"https://h/v1?key=a\"",
         "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who can \
+         (upstream.api_key, headers or url), which anybody who can \
          reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, or \
          set this to true if you intend that",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstreams.b]\nurl = \"http://localhost/v1\"\n\
-         header_envs = { api-key = \"A\" }",
+         headers = { api-key = \"env:A\" }",
         "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstreams.b.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
+         (upstreams.b.api_key, headers or url), which anybody who \
          can reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, \
          or set this to true if you intend that",
     ),
     (
-        "[upstreams.b]\nmax_retries = 1",
+        "[upstreams.b]\nretries.max = 1",
         "upstreams.b.url: is missing: an upstream needs its base URL",
     ),
     (
@@ -152,12 +146,11 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "upstreams.\"a b\": is not an upstream name; write at most 64 letters, digits and -_.",
     ),
     (
-        "[upstreams.b]\nurl = \"http://localhost/v1\"\napi_key_env = \"A\"\nforward_caller_key = true",
-        "upstreams.b.forward_caller_key: is true together with a key of weir's own (api_key_env or \
-         api_key_file), which replaces callers' keys; choose one",
+        "[upstreams.b]\nurl = \"http://localhost/v1\"\napi_key = \"env:A\"\nforward_caller_key = true",
+        "upstreams.b.forward_caller_key: is true together with a key of weir's own (api_key), which replaces callers' keys; choose one",
     ),
     (
-        "[auth]\nmode = \"keys\"\n[upstream]\napi_key_env = \"A\"\n[upstreams.b]\n\
+        "[auth]\nmode = \"keys\"\n[upstream]\napi_key = \"env:A\"\n[upstreams.b]\n\
          url = \"http://localhost/v1\"\nforward_caller_key = true",
         "upstreams.b.forward_caller_key: is true, but with auth.mode = \"keys\" callers have \
          weir's virtual keys, which go to no upstream",
@@ -172,12 +165,12 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          \"https://example.com\" }",
     ),
     (
-        "[upstream]\nheaders = { x-a = \"1\" }\nheader_envs = { X-A = \"B\" }",
-        "upstream.headers: give \"x-a\" twice, header_envs included",
+        "[upstream]\nheaders = { x-a = \"1\", X-A = \"env:B\" }",
+        "upstream.headers: give \"x-a\" twice",
     ),
     (
-        "[upstream]\nheader_envs = { api-key = \"sk-secret\" }",
-        "upstream.header_envs: is not the name of an environment variable, such as \
+        "[upstream]\nheaders = { api-key = \"env:sk-secret\" }",
+        "upstream.headers: is not the name of an environment variable, such as \
          \"OPENAI_API_KEY\"; do not write the key itself into the configuration",
     ),
     (
@@ -210,7 +203,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "routes[0].fallback: \"c\" goes to the upstream \"default\", which would receive the \
          caller's own credential. The caller's credential goes only to the default route and to \
          routes with forward_caller_key; fallback never leads to another route that would receive \
-         it. Give \"default\" a key of weir's own (api_key_env or api_key_file)",
+         it. Give \"default\" a key of weir's own (api_key)",
     ),
     (
         "[upstreams.b]\nurl = \"http://localhost/v1\"\nforward_caller_key = true\n[[routes]]\n\
@@ -218,7 +211,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "routes[0].larger: \"c\" goes to the upstream \"b\", which would receive the caller's own \
          credential. The caller's credential goes only to the default route and to routes with \
          forward_caller_key; fallback never leads to another route that would receive it. Give \
-         \"b\" a key of weir's own (api_key_env or api_key_file)",
+         \"b\" a key of weir's own (api_key)",
     ),
     (
         "[[routes]]\nmodels = [\"a\"]\n[routes.price]\ninput_usd_per_mtok = 1",
@@ -259,12 +252,12 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          parse error: ( ^ error: unclosed group",
     ),
     (
-        "[context.advanced]\nsystem_share = 0.2",
-        "context.advanced.conversation_share: raises the sum of all shares to 1.05, above 1",
+        "[context.advanced]\nshares.system = 0.2",
+        "context.advanced.shares.conversation: raises the sum of all shares to 1.05, above 1",
     ),
     (
-        "[context.advanced]\nnotice_mask = \"a ] b\"",
-        "context.advanced.notice_mask: is not one line of at most 500 bytes without brackets",
+        "[context.advanced]\nnotices.mask = \"a ] b\"",
+        "context.advanced.notices.mask: is not one line of at most 500 bytes without brackets",
     ),
     (
         "[context]\nallowed_policies = [\"zones\", \"mine\"]",
@@ -277,7 +270,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[policies.a]\npreset = \"zones\"\nlow = 0.8",
-        "policies.a.advanced.soft: must be above policies.a.low and at most policies.a.hard",
+        "policies.a.advanced.marks.soft: must be above policies.a.low and at most policies.a.hard",
     ),
     (
         "[policies.a]\nmode = \"observe\"",
@@ -291,15 +284,15 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[context]\nsoft = 0.8",
-        "context.soft: there is no such key; did you mean context.advanced.soft?",
+        "context.soft: there is no such key; did you mean context.advanced.marks.soft?",
     ),
     (
-        "[context.advanced]\nsoft = 0.5",
-        "context.advanced.soft: must be above context.low and at most context.hard",
+        "[context.advanced]\nmarks.soft = 0.5",
+        "context.advanced.marks.soft: must be above context.low and at most context.hard",
     ),
     (
         "[server]\nmax_body_bytes = 1024\nmax_bodies_in_flight_bytes = 4194304\n[conversations]\nenabled = true",
-        "conversations.max_conversation_bytes: 4194304 is not less than \
+        "conversations.max_bytes.conversation: 4194304 is not less than \
          server.max_bodies_in_flight_bytes (4194304), so each request of a kept conversation would \
          get 503; lower this key, or raise that one to 8388608 or more",
     ),
@@ -313,8 +306,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",
     ),
     (
-        "[context.advanced]\noriginals_lifetime_ms = 999",
-        "context.advanced.originals_lifetime_ms: 999 is not a whole number from 1000 to 31622400000",
+        "[context.advanced]\noriginals.lifetime_ms = 999",
+        "context.advanced.originals.lifetime_ms: 999 is not a whole number from 1000 to 31622400000",
     ),
     (
         "[store]\npath = \"~/weir.db\"",
@@ -340,7 +333,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ("[server]\nlisten_ = 1", "server.listen_: there is no such key; did you mean server.listen?"),
     (
         "[server]\nurl = 1",
-        "server.url: there is no such key; did you mean redis.url or store.url or summaries.url or upstream.url?",
+        "server.url: there is no such key; did you mean redis.url or store.url or summaries.upstream.url or upstream.url?",
     ),
     ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
     ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
@@ -369,13 +362,15 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          input_usd_per_mtok and output_usd_per_mtok",
     ),
     (
-        "[summaries]\nupstream = \"x\"",
-        "summaries.upstream: there is no such key; its section has api_key_env, api_key_file, cache_bytes, \
-         lifetime_ms, max_bytes, max_concurrent, max_usd_per_day, mode, model, pause_ms, prefetch, reasoning_effort, \
-         reasoning_tokens, summary_tokens, timeout_ms, url, wait_ms",
+        "[summaries]\nquality = \"x\"",
+        "summaries.quality: there is no such key; its section has max_concurrent, max_usd_per_day, mode, model, \
+         prefetch, summary_tokens, kept, reasoning, timeouts_ms, upstream",
     ),
     ("[events]\nurl = \"x\"", "events.url: there is no such key; did you mean events.webhook_url?"),
-    ("[tls]\ncert = \"x\"", "tls: there is no such key; did you mean admin.tls or server.tls?"),
+    (
+        "[tls]\ncert = \"x\"",
+        "tls: there is no such key; did you mean admin.tls or server.tls or upstream.tls?",
+    ),
     ("[log]\nverbosity = 1", "log.verbosity: there is no such key; its section has format, level"),
     ("log = 1", "log: is a section: write its keys under [log]"),
     ("limits = 1", "limits: is a list: write each of its rows under [[limits]]"),

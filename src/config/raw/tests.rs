@@ -7,11 +7,11 @@ use figment::providers::{Format, Toml};
 
 use super::problems::PROBLEMS;
 use super::*;
-use crate::config::keys::SECTIONS;
+use crate::config::keys::{Kind, SECTIONS};
 use crate::config::{
     Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, Conversations,
     DEFAULT_TOML, EventKind, Events, Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure,
-    Originals, Prices, Traces, UnknownPrice, Upstream, load,
+    Originals, Prices, SecretPlace, Traces, UnknownPrice, Upstream, load,
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
@@ -54,7 +54,15 @@ fn every_declared_key_is_read() {
     let plain = SECTIONS.iter().filter(|section| !section.path.contains('*'));
     let declared: BTreeSet<String> = plain
         .flat_map(|section| section.keys.iter().copied().flatten().map(move |key| (section, key)))
-        .map(|(section, key)| format!("{}.{}", section.path, key.name))
+        .flat_map(|(section, key)| {
+            let name = format!("{}.{}", section.path, key.name);
+            match key.kind {
+                Kind::Members(members) => {
+                    members.iter().map(|(member, _)| format!("{name}.{member}")).collect()
+                }
+                _ => vec![name],
+            }
+        })
         .collect();
     assert_eq!(read, declared);
 }
@@ -80,8 +88,6 @@ fn the_examples_in_the_default_file_work() {
     let price = config.models.price("my-model").map(ToString::to_string);
     let tiered = "in 2.5 cached 0.25 out 10 above 200000 in 5 cached 0.5 out 15";
     assert_eq!(price.as_deref(), Some(tiered));
-    let default = config.prices.default.as_ref().map(ToString::to_string);
-    assert_eq!(default.as_deref(), Some("in 3 out 15"));
     assert_eq!(warnings, []);
 }
 
@@ -90,14 +96,13 @@ const EVERY_KEY: &str = r#"
         listen = "[::1]:0"
         allowed_hosts = ["Weir.Example", "[fd00::1]"]
         max_connections = 1
-        max_header_bytes = 8192
         max_body_bytes = 1024
         max_bodies_in_flight_bytes = 65538
         max_messages = 2
-        header_timeout_ms = 3
-        body_idle_timeout_ms = 4
-        body_timeout_ms = 5
-        drain_deadline_ms = 0
+        timeouts_ms.header = 3
+        body_timeouts_ms.idle = 4
+        body_timeouts_ms.total = 5
+        timeouts_ms.drain = 0
         proxy_protocol_from = ["10.0.0.0/8", "fd00::1"]
         [server.tls]
         cert_file = "a.pem"
@@ -108,7 +113,7 @@ const EVERY_KEY: &str = r#"
         [auth]
         mode = "keys"
         allow_anonymous = true
-        secret_env = "WEIR_SECRET"
+        secret = "env:WEIR_SECRET"
         [admin]
         listen = "127.0.0.1:2"
         token_file = "kept/token"
@@ -118,29 +123,28 @@ const EVERY_KEY: &str = r#"
         key_file = "e.pem"
         [upstream]
         url = "http://localhost:1/v1"
-        api_key_env = "PROVIDER_KEY"
+        api_key = "env:PROVIDER_KEY"
         forward_trace_headers = true
-        connect_timeout_ms = 4
-        first_byte_timeout_ms = 5
-        idle_timeout_ms = 6
+        timeouts_ms.connect = 4
+        timeouts_ms.first_byte = 5
+        timeouts_ms.idle = 6
         request_usage = "never"
         compaction = "weir"
-        ca_file = "f.pem"
-        client_cert_file = "g.pem"
-        client_key_file = "h.pem"
-        max_retries = 7
-        retry_max_wait_ms = 8
-        headers = { HTTP-Referer = "https://example.com" }
-        header_envs = { X-Team = "TEAM_KEY" }
-        [context]
+        tls.ca_file = "f.pem"
+        tls.cert_file = "g.pem"
+        tls.key_file = "h.pem"
+        retries.max = 7
+        retries.max_wait_ms = 8
+        headers = { HTTP-Referer = "https://example.com", X-Team = "env:TEAM_KEY" }
+                [context]
         mode = "observe"
         allow_bypass = true
         hard = 0.9
         low = 0.625
         notes = "off"
         excerpt_cost = 2.5
-        recall = 0.2
-        recall_tool = true
+        recall.share = 0.2
+        recall.tool = true
         profile = "Be brief."
         originals = "store"
         policy = "mine"
@@ -148,55 +152,53 @@ const EVERY_KEY: &str = r#"
         anchors = ["^Decision"]
         limit = 24000
         [context.advanced]
-        early = 0.85
-        min_growth = 0
-        recent_messages = 7
-        recent = 1
-        pinned = 0.0
-        survival = 0.3
-        originals_lifetime_ms = 1000
-        originals_max_bytes = 1024
-        soft = 0.7
-        min_progress = 0.02
-        restart_at = "exhausted"
-        carryover_turns = 5
-        notice_mask = "a"
-        notice_wind_down = "b"
-        notice_restart = "c"
-        margin = 0.2
-        reserve_tokens = 1024
-        encoding = "estimate"
-        mask = ["results", "repeats", "images", "arguments"]
-        mask_batch = 4
-        mask_window = 0.3
-        importance = "reference"
-        fill = "greedy"
-        keep_messages = 10
-        extract = 0.2
-        request_characters = 100
-        order = "shares"
-        system_share = 0.2
-        anchors_share = 0.3
-        conversation_share = 0.4
-        oversize_tokens = 8000
-        file_hints = "full"
-        cache_tier_requests = 2
-        cache_target_tokens = 2048
+        marks.early = 0.85
+        marks.min_growth = 0
+        keep.recent_messages = 7
+        keep.recent = 1
+        keep.pinned = 0.0
+        keep.survival = 0.3
+        originals.lifetime_ms = 1000
+        originals.max_bytes = 1024
+        marks.soft = 0.7
+        marks.min_progress = 0.02
+        restart.at = "exhausted"
+        restart.carryover_turns = 5
+        notices.mask = "a"
+        notices.wind_down = "b"
+        notices.restart = "c"
+        counting.margin = 0.2
+        counting.reserve_tokens = 1024
+        counting.encoding = "estimate"
+        mask.content = ["results", "repeats", "images", "arguments"]
+        mask.batch = 4
+        mask.window = 0.3
+        evict.importance = "reference"
+        evict.fill = "greedy"
+        evict.last_messages = 10
+        extract.share = 0.2
+        extract.request_characters = 100
+        shares.order = "shares"
+        shares.system = 0.2
+        shares.anchors = 0.3
+        shares.conversation = 0.4
+        mask.oversize_tokens = 8000
+        notices.files = "full"
+        breakpoints.tier_requests = 2
+        breakpoints.target_tokens = 2048
         [policies.mine]
         preset = "zones"
         [policies.mine.advanced]
-        mask_batch = 5
+        mask.batch = 5
         [policies.plain]
         notes = "count"
         [learning]
         overflow_retry = false
-        limit_lifetime_ms = 1000
         calibrate = false
         [prices]
         unknown = "reject"
         [cache]
-        counts_bytes = 8
-        plans_bytes = 0
+        max_bytes = 8
         [store]
         path = "kept/weir.db"
         url = ""
@@ -204,15 +206,14 @@ const EVERY_KEY: &str = r#"
         enabled = true
         max_messages = 11
         retention_days = 12
-        max_conversation_bytes = 65537
-        max_bytes = 1048577
+        max_bytes.conversation = 65537
+        max_bytes.total = 1048577
         [ledger]
         enabled = false
         on_failure = "closed"
         drain_ms = 7
-        sync_interval_ms = 8
-        retention_days = 9
-        totals_retention_days = 10
+        retention_days.requests = 9
+        retention_days.totals = 10
         receipts = true
         [budgets]
         time_zone = "Europe/Berlin"
@@ -222,12 +223,9 @@ const EVERY_KEY: &str = r#"
         [events]
         webhook_url = "https://ops.example/hook"
         kinds = ["reload_refused", "store_failing"]
-        secret_env = "EVENTS_SECRET"
-        secret_file = ""
+        secret = "env:EVENTS_SECRET"
         [traces]
         endpoint = "https://collector.example:4318/"
-        headers_env = "COLLECTOR_HEADERS"
-        service_name = "weir-eu"
         sample_ratio = 0.25
         [log]
         format = "json"
@@ -243,7 +241,7 @@ fn every_key_is_taken() {
         auth: Auth {
             mode: AuthMode::Keys,
             allow_anonymous: true,
-            secret_env: "WEIR_SECRET".into(),
+            secret_place: SecretPlace::Variable("WEIR_SECRET".into()),
             ..Auth::default()
         },
         admin: Admin {
@@ -269,16 +267,15 @@ fn every_key_is_taken() {
             originals_lifetime_ms: 1000,
             originals_max_bytes: 1024,
         },
-        learning: Learning { heal: false, limit_lifetime_ms: 1000, calibrate: false },
+        learning: Learning { heal: false, calibrate: false },
         prices: Prices { unknown: UnknownPrice::Reject, stated: false, default: None },
-        cache: Cache { counts_bytes: 8, folds_bytes: 0 },
+        cache: Cache { counts_bytes: 8, folds_bytes: 8 },
         store: Store { path: "kept/weir.db".into(), url: None },
         conversations: every_key_of_conversations(),
         ledger: Ledger {
             enabled: false,
             on_failure: OnFailure::Closed,
             drain_ms: 7,
-            sync_interval_ms: 8,
             retention_days: 9,
             sums_retention_days: 10,
             receipts: true,
@@ -287,7 +284,7 @@ fn every_key_is_taken() {
         events: Events {
             webhook_url: "https://ops.example/hook".into(),
             kinds: vec![EventKind::ReloadRefused, EventKind::StoreFailing],
-            secret_env: "EVENTS_SECRET".into(),
+            secret_place: SecretPlace::Variable("EVENTS_SECRET".into()),
             ..Events::default()
         },
         traces: every_key_of_traces(),
@@ -307,9 +304,8 @@ fn every_key_is_taken() {
 fn every_key_of_traces() -> Traces {
     Traces {
         endpoint: "https://collector.example:4318/v1/traces".into(),
-        headers_env: "COLLECTOR_HEADERS".into(),
         headers: Vec::new(),
-        service_name: "weir-eu".into(),
+        service_name: "weir".into(),
         sample_permille: 250,
     }
 }
@@ -320,7 +316,7 @@ fn every_key_of_the_server() -> Server {
         listen: "[::1]:0".parse().expect("an address"),
         allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
         max_connections: 1,
-        max_header_bytes: 8192,
+        max_header_bytes: 65_536,
         max_body_bytes: 1024,
         max_bodies_in_flight_bytes: 65_538,
         max_messages: 2,
@@ -366,7 +362,7 @@ fn every_key_of_budgets() -> Budgets {
 /// The upstream of [`EVERY_KEY`].
 fn every_key_of_an_upstream() -> Upstream {
     Upstream {
-        api_key_env: "PROVIDER_KEY".into(),
+        api_key: SecretPlace::Variable("PROVIDER_KEY".into()),
         forward_caller_key: true,
         headers: vec![("http-referer".into(), "https://example.com".into())],
         header_envs: vec![("x-team".into(), "TEAM_KEY".into())],
@@ -380,8 +376,8 @@ fn every_key_of_an_upstream() -> Upstream {
         compaction: CompactsBy::Weir,
         tls: ConnectTls {
             ca_file: "f.pem".into(),
-            client_cert_file: "g.pem".into(),
-            client_key_file: "h.pem".into(),
+            cert_file: "g.pem".into(),
+            key_file: "h.pem".into(),
             ..ConnectTls::default()
         },
         ..Upstream::new("http://localhost:1/v1")
@@ -450,9 +446,11 @@ fn every_key_of_a_policy() -> Policy {
 
 #[test]
 fn each_problem_names_its_key_and_its_cure() {
-    for (text, expected) in PROBLEMS {
-        assert_eq!(problems(text), [*expected], "{text}");
-    }
+    let found: Vec<_> = PROBLEMS.iter().map(|(text, _)| (*text, problems(text))).collect();
+    let expected: Vec<_> =
+        PROBLEMS.iter().map(|(text, line)| (*text, vec![(*line).to_owned()])).collect();
+    let wrong: Vec<_> = found.iter().zip(&expected).filter(|(one, other)| one != other).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
@@ -538,20 +536,17 @@ fn what_is_probably_not_meant_is_warned_of() {
     assert_eq!(warnings, []);
     for (text, keys) in [
         ("[events]\nkinds = [\"store_failing\"]", vec!["events.kinds"]),
-        ("[events]\nsecret_env = \"A\"", vec!["events.webhook_url"]),
+        ("[events]\nsecret = \"env:A\"", vec!["events.webhook_url"]),
         ("[ledger]\nenabled = false\nreceipts = true", vec!["ledger.receipts"]),
         ("[ledger]\nreceipts = true", vec![]),
-        ("[events]\nwebhook_url = \"https://a.example/\"", vec!["events.secret_env"]),
+        ("[events]\nwebhook_url = \"https://a.example/\"", vec!["events.secret"]),
         ("[events]\nwebhook_url = \"http://127.0.0.1:9/\"", vec![]),
         (
-            "[events]\nwebhook_url = \"http://a.example/\"\nsecret_env = \"A\"",
+            "[events]\nwebhook_url = \"http://a.example/\"\nsecret = \"env:A\"",
             vec!["events.webhook_url"],
         ),
         ("[traces]\nendpoint = \"http://127.0.0.1:4317\"", vec!["traces.endpoint"]),
-        (
-            "[traces]\nendpoint = \"http://c.example:4318\"\nheaders_env = \"A\"",
-            vec!["traces.endpoint"],
-        ),
+        ("[traces]\nendpoint = \"http://c.example:4318\"", vec!["traces.endpoint"]),
         (
             "[traces]\nendpoint = \"http://127.0.0.1:4318\"\nsample_ratio = 0.0",
             vec!["traces.sample_ratio"],

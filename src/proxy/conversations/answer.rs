@@ -30,7 +30,7 @@ pub enum NotKept {
     NoText,
     /// The answer is compressed, or not in the form of chat completions.
     Unreadable,
-    /// A message is larger than a quarter of `conversations.max_conversation_bytes`.
+    /// A message is larger than a quarter of `conversations.max_bytes.conversation`.
     TooLarge,
     /// `server.max_bodies_in_flight_bytes` has no room for the answer.
     NoRoom,

@@ -69,7 +69,7 @@ impl<'a> Pages<'a> {
         if bytes > max_bytes {
             let message = format!(
                 "The messages have {bytes} bytes with their overhead; a conversation begins with at \
-                 most {max_bytes} (half of conversations.max_conversation_bytes)."
+                 most {max_bytes} (half of conversations.max_bytes.conversation)."
             );
             return Err(invalid(&message));
         }

@@ -13,7 +13,7 @@ use crate::config::{Config, OnFailure, Priced};
 use crate::proxy::admit::attribution::{BodyLabels, ConversationKey};
 use crate::proxy::admit::request::on_time;
 use crate::proxy::cache::Cache;
-use crate::proxy::error::{ErrorKind, ProxyError, ErrorSource};
+use crate::proxy::error::{ErrorKind, ErrorSource, ProxyError};
 use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::hold::budgets::{self, Budgets, Holding, Party};

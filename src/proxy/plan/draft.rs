@@ -33,7 +33,7 @@ use crate::config::{self, LateSystem, ModelSettings, Originals};
 use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::admit::request::AskedCompaction;
-use crate::proxy::error::{ProxyError, OverLimit};
+use crate::proxy::error::{OverLimit, ProxyError};
 use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::clearing::Cleared;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 pub use self::outcome::Outcome;
 pub use self::presence::Presence;
 use crate::proxy::admit::{admission::Admission, attribution::BodyLabels, caller::Caller};
-use crate::proxy::error::{ErrorKind, ProxyError, OverLimit};
+use crate::proxy::error::{ErrorKind, OverLimit, ProxyError};
 use crate::proxy::hold::account::{End, Ended};
 use crate::proxy::hold::journal::{Account, Awaited, Cost};
 use crate::proxy::live;

@@ -203,7 +203,7 @@ impl Originals {
         Err(ProxyError::new(
             ErrorKind::NotFound,
             "There is no original with this reference for this credential: its lifetime is over \
-             (context.originals_lifetime_ms), others took its room (context.originals_max_bytes), \
+             (context.advanced.originals.lifetime_ms), others took its room (context.advanced.originals.max_bytes), \
              or it never existed.",
         ))
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::proxy::admit::caller::Caller;
-use crate::proxy::error::{ErrorKind, ProxyError, ErrorSource};
+use crate::proxy::error::{ErrorKind, ErrorSource, ProxyError};
 use crate::proxy::hold::account;
 use crate::proxy::hold::budgets::Budgets;
 use weir_store::budget::calendar::{read_day, read_month, shown_day};

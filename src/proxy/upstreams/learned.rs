@@ -27,6 +27,8 @@ pub const LIMITS: Kind = Kind { name: "learned_limits", max_bytes: 1 << 20 };
 const PROBES: Kind = Kind { name: "limit_probes", max_bytes: 1 << 20 };
 /// Ratios in the store.
 pub const RATIOS: Kind = Kind { name: "learned_ratios", max_bytes: 1 << 20 };
+/// How long a learned limit stays valid: after an hour without a refusal a request tries twice as much anyway.
+const LIMIT_LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
 /// Lifetime of a ratio that no sample has moved. Tokenizers do not change, but the model behind a
 /// name may.
 const RATIO_LIFETIME_MS: u64 = 30 * 24 * 60 * 60 * 1000;
@@ -148,12 +150,7 @@ impl Learned {
     pub fn new(store: Option<(Store, String)>, has_own_key: bool, options: Learning) -> Self {
         Self {
             options,
-            limits: LearnedStore::new(
-                LIMITS,
-                options.limit_lifetime_ms,
-                store.clone(),
-                has_own_key,
-            ),
+            limits: LearnedStore::new(LIMITS, LIMIT_LIFETIME_MS, store.clone(), has_own_key),
             ratios: LearnedStore::new(RATIOS, RATIO_LIFETIME_MS, store, has_own_key),
             samples: Cache::new(MAX_SAMPLED_MODELS),
             counting: Arc::new(Semaphore::new(MAX_COUNTING)),

@@ -36,7 +36,7 @@ pub fn serving(store: &Path, upstream: &str, more: &[&str]) -> Serving {
     command.env("WEIR_STORE__PATH", store);
     command.env("WEIR_AUTH__MODE", "keys");
     command.env("WEIR_ADMIN__LISTEN", "127.0.0.1:0");
-    command.env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY_OF_THIS_TEST");
+    command.env("WEIR_UPSTREAM__API_KEY", "env:OWN_KEY_OF_THIS_TEST");
     command.env("OWN_KEY_OF_THIS_TEST", OWN_KEY);
     Serving::run(&mut command)
 }
@@ -180,19 +180,19 @@ fn keys_mode_wants_a_key_of_its_own_and_a_store() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, said) = run(&|_| {});
-    assert!(code == Some(2) && said.contains("upstream.api_key_env"), "{said}");
+    assert!(code == Some(2) && said.contains("upstream.api_key"), "{said}");
     let (code, said) = run(&|command| {
-        command.env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY_THAT_IS_NOT_SET");
+        command.env("WEIR_UPSTREAM__API_KEY", "env:OWN_KEY_THAT_IS_NOT_SET");
     });
     assert!(code == Some(2) && said.contains("OWN_KEY_THAT_IS_NOT_SET is not set"), "{said}");
     let file = folder.file("provider.key");
     let (code, said) = run(&|command| {
-        command.env("WEIR_UPSTREAM__API_KEY_FILE", &file);
+        command.env("WEIR_UPSTREAM__API_KEY", format!("file:{}", file.display()));
     });
-    assert!(code == Some(2) && said.contains("upstream.api_key_file"), "{said}");
+    assert!(code == Some(2) && said.contains("upstream.api_key"), "{said}");
     std::fs::write(&file, "sk-in-a-file\n").expect("the folder can be written");
     let (code, said) = run(&|command| {
-        command.env("WEIR_UPSTREAM__API_KEY_FILE", &file);
+        command.env("WEIR_UPSTREAM__API_KEY", format!("file:{}", file.display()));
         // A folder is not a store file.
         command.env("WEIR_STORE__PATH", std::env::temp_dir());
     });
@@ -237,7 +237,7 @@ fn a_key_that_nobody_checks_is_made_with_a_warning() {
         command.args(arguments).arg("--store").arg(&store);
         if let Some(mode) = mode {
             command.env("WEIR_AUTH__MODE", mode).env("OWN_KEY_OF_THIS_TEST", OWN_KEY);
-            command.env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY_OF_THIS_TEST");
+            command.env("WEIR_UPSTREAM__API_KEY", "env:OWN_KEY_OF_THIS_TEST");
         }
         let output = command.output().expect("weir starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

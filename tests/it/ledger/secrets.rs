@@ -28,7 +28,7 @@ fn serving(store: &Path, upstream: &Server) -> Serving {
         ("WEIR_ADMIN__LISTEN", "127.0.0.1:0"),
         ("WEIR_LEDGER__ON_FAILURE", "closed"),
         ("WEIR_CONTEXT__ORIGINALS", "off"),
-        ("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY_OF_THIS_TEST"),
+        ("WEIR_UPSTREAM__API_KEY", "env:OWN_KEY_OF_THIS_TEST"),
         ("OWN_KEY_OF_THIS_TEST", OWN_KEY),
     ] {
         command.env(name, value);

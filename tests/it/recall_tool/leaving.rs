@@ -88,8 +88,8 @@ const CHAIN: &str = r#"
     recall_tool = true
     [upstream]
     url = "{a}"
-    api_key_env = "A"
-    max_retries = 0
+    api_key = "env:A"
+    retries.max = 0
     [upstreams.b]
     url = "{b}"
     [[routes]]

@@ -76,7 +76,7 @@ async fn a_record_in_postgresql_is_read_by_another_instance() {
 /// Starts a weir process with the tool in front of `up`.
 fn serve(shared: &Shared, up: &Up) -> Serving {
     let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--upstream", &up.url()]);
-    command.env("WEIR_CONTEXT__RECALL_TOOL", "true");
+    command.env("WEIR_CONTEXT__RECALL__TOOL", "true");
     Serving::run(shared.told(&mut command))
 }
 

@@ -99,7 +99,7 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
     let good = told(&upstream.address, &limited(5001));
     let bad = format!("{good}[server]\nmax_messages = 0\n");
-    let missing = format!("{good}api_key_file = {:?}\n", folder.path("missing"));
+    let missing = format!("{good}api_key = \"file:{}\"\n", folder.path("missing"));
     for (text, said) in [
         ("[server\n", "weir.toml: line 1 is not valid TOML"),
         (bad.as_str(), "weir.toml:8): 0 is not a whole number"),
@@ -176,7 +176,7 @@ async fn what_was_refused_is_tried_again_when_a_file_comes_that_it_names() {
     let folder = Folder::new();
     let (mut serving, mut upstream) = serving(&folder, "").await;
     let key = folder.path("provider.key");
-    let text = format!("{}api_key_file = {key:?}\n", told(&upstream.address, ""));
+    let text = format!("{}api_key = \"file:{key}\"\n", told(&upstream.address, ""));
     folder.replace("weir.toml", &text);
     serving.wait_for("cannot be read");
     serving.wait_for("the one before stays in force");
@@ -221,7 +221,7 @@ async fn a_pipe_in_the_place_of_a_file_is_waited_for_by_nobody() {
     let key = folder.path("provider.key");
     pipe(&key);
     let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
-    let with_key = format!("{}api_key_file = {key:?}\n", told(&upstream.address, ""));
+    let with_key = format!("{}api_key = \"file:{key}\"\n", told(&upstream.address, ""));
     let config = folder.write("weir.toml", &with_key);
     serving.wait_for("it is not a regular file");
     serving.wait_for("the one before stays in force");
@@ -258,7 +258,8 @@ async fn requests_go_where_the_upstream_is_now_with_the_key_that_its_file_holds(
     let key = folder.write("provider.key", "sk-first");
     let (mut serving, mut first) = serving(&folder, "").await;
     let with_key = |upstream: &str| {
-        format!("{}api_key_file = {key:?}\n", told(upstream, "[log]\nlevel = \"debug\"\n"))
+        let before = told(upstream, "[log]\nlevel = \"debug\"\n");
+        format!("{before}api_key = \"file:{key}\"\n")
     };
     let (_, head) = answered(&serving, &mut first).await;
     assert!(!head.contains("authorization"), "{head}");
@@ -311,7 +312,7 @@ async fn what_is_counted_goes_on() {
     let key = folder.write("provider.key", "sk-own");
     let mut upstream = Upstream::start().await;
     let text = |tokens| {
-        let keys = format!("api_key_file = {key:?}\n");
+        let keys = format!("api_key = \"file:{key}\"\n");
         format!(
             "{}{keys}[auth]\nmode = \"keys\"\n[admin]\nlisten = \"off\"\n",
             told(&upstream.address, &limited(tokens))

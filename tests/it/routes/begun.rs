@@ -12,8 +12,8 @@ use crate::server::harness::{Message, Weir, Wire, ask, chat};
 const CHAIN: &str = r#"
     [upstream]
     url = "{a}"
-    api_key_env = "A"
-    first_byte_timeout_ms = 800
+    api_key = "env:A"
+    timeouts_ms.first_byte = 800
     [upstreams.b]
     url = "{b}"
     [[routes]]
@@ -23,7 +23,7 @@ const CHAIN: &str = r#"
     models = ["gpt-4.1"]
     upstream = "b"
 "#;
-const ALONE: &str = "[upstream]\nurl = \"{a}\"\nmax_retries = 1\nretry_max_wait_ms = 10";
+const ALONE: &str = "[upstream]\nurl = \"{a}\"\nretries.max = 1\nretries.max_wait_ms = 10";
 const NOTHING: &str = "[upstream]\nurl = \"{a}\"";
 
 /// Builds a stream of these bytes.

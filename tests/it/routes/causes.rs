@@ -9,7 +9,7 @@ use weir_store::now_ms;
 /// Configures a chain with these causes.
 fn chain(causes: &str) -> String {
     format!(
-        "[upstream]\nurl = \"{{a}}\"\napi_key_env = \"A\"\n[upstreams.b]\nurl = \"{{b}}\"\n\
+        "[upstream]\nurl = \"{{a}}\"\napi_key = \"env:A\"\n[upstreams.b]\nurl = \"{{b}}\"\n\
          [[routes]]\nmodels = [\"gpt-4o\"]\nfallback = [\"gpt-4.1\"]\n{causes}\n\
          [[routes]]\nmodels = [\"gpt-4.1\"]\nupstream = \"b\"\n\
          [[routes]]\nmodels = [\"other\"]\nfallback = [\"gpt-4.1\"]"

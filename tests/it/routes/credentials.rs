@@ -24,11 +24,11 @@ const TOML: &str = r#"
     headers = { x-all = "plain" }
     [upstreams.owned]
     url = "{owned}"
-    api_key_env = "OWNED"
-    header_envs = { X-Secret = "HEADER" }
+    api_key = "env:OWNED"
+    headers.X-Secret = "env:HEADER"
     [upstreams.bare]
     url = "{bare}"
-    header_envs = { api-key = "AZURE" }
+    headers = { api-key = "env:AZURE" }
     [upstreams.told]
     url = "{told}"
     forward_caller_key = true

@@ -13,8 +13,8 @@ use weir_store::ledger::{SeriesQuery, UsageQuery};
 const CHAIN: &str = r#"
     [upstream]
     url = "{a}"
-    api_key_env = "A"
-    first_byte_timeout_ms = 200
+    api_key = "env:A"
+    timeouts_ms.first_byte = 200
     [upstreams.b]
     url = "{b}"
     [upstreams.c]
@@ -107,7 +107,7 @@ async fn what_a_named_upstream_lacks_is_told_by_its_own_section() {
         url = "{a}"
         [upstreams.b]
         url = "{b}"
-        first_byte_timeout_ms = 50
+        timeouts_ms.first_byte = 50
         [[routes]]
         models = ["at-b"]
         upstream = "b"
@@ -116,7 +116,7 @@ async fn what_a_named_upstream_lacks_is_told_by_its_own_section() {
     b.then([Play::Silent(Vec::new())]);
     let answer = send(&weir, &question("at-b")).await;
     let message = answer.assert_error(504, "upstream_timeout");
-    assert!(message.contains("(upstreams.b.first_byte_timeout_ms)"), "{message}");
+    assert!(message.contains("(upstreams.b.timeouts_ms.first_byte)"), "{message}");
 }
 
 #[tokio::test]

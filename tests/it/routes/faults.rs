@@ -14,7 +14,7 @@ use crate::server::harness::chat;
 
 const SETTINGS: [(&str, &str); 3] = [
     ("nothing configured", ""),
-    ("max_retries = 1", "max_retries = 1\nretry_max_wait_ms = 10"),
+    ("retries.max = 1", "retries.max = 1\nretries.max_wait_ms = 10"),
     ("fallback", ""),
 ];
 const ROUTES: &str = "[upstreams.b]\nurl = \"{b}\"\n[[routes]]\nmodels = [\"gpt-4o\"]\n\
@@ -152,8 +152,8 @@ async fn every_fault_has_an_answer_and_a_row() {
                 let url = if play.is_some() { a.url() } else { nowhere().await };
                 let routes = if setting == "fallback" { ROUTES } else { "" };
                 let toml = format!(
-                    "[upstream]\nurl = \"{{a}}\"\napi_key_env = \"A\"\nfirst_byte_timeout_ms = 800\n\
-                     idle_timeout_ms = 800\n{keys}\n{routes}"
+                    "[upstream]\nurl = \"{{a}}\"\napi_key = \"env:A\"\ntimeouts_ms.first_byte = 800\n\
+                     timeouts_ms.idle = 800\n{keys}\n{routes}"
                 );
                 let ups = [("a", url), ("b", b.url())];
                 let weir = weir(&store, &toml, &ups).await;

@@ -17,8 +17,8 @@ async fn place_with(a: &Up, b: &Up, change: impl FnOnce(&mut Config)) -> Setting
     let url = b.url();
     start(&a.address, |config| {
         let text = format!(
-            "[auth]\nmode = \"keys\"\n[upstream]\napi_key_env = \"A\"\n[upstreams.b]\nurl = \"{url}\"\n\
-             api_key_env = \"B\"\n[[routes]]\nmodels = [\"alias\"]\nupstream = \"b\"\nsend_as = \
+            "[auth]\nmode = \"keys\"\n[upstream]\napi_key = \"env:A\"\n[upstreams.b]\nurl = \"{url}\"\n\
+             api_key = \"env:B\"\n[[routes]]\nmodels = [\"alias\"]\nupstream = \"b\"\nsend_as = \
              \"hidden\"\nfallback = [\"other\"]\n[[routes]]\nmodels = [\"other\"]\nupstream = \"b\"",
         );
         let figment = figment::Figment::from(<figment::providers::Toml as figment::providers::Format>::string(&text));

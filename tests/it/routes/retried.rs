@@ -9,7 +9,7 @@ use super::setting::{
 use crate::eventually::{DEADLINE, eventually};
 use crate::server::harness::{Wire, ask, bare, chat};
 
-const PATIENT: &str = "[upstream]\nurl = \"{a}\"\nmax_retries = 2\nretry_max_wait_ms = 20";
+const PATIENT: &str = "[upstream]\nurl = \"{a}\"\nretries.max = 2\nretries.max_wait_ms = 20";
 
 #[tokio::test]
 async fn what_may_pass_is_sent_again_byte_for_byte() {
@@ -134,7 +134,7 @@ async fn a_body_that_is_streamed_through_is_sent_once() {
 #[tokio::test]
 async fn a_caller_that_leaves_ends_the_waiting() {
     let (a, store) = (Up::start("a").await, memory());
-    let toml = "[upstream]\nurl = \"{a}\"\nmax_retries = 9\nretry_max_wait_ms = 86400000";
+    let toml = "[upstream]\nurl = \"{a}\"\nretries.max = 9\nretries.max_wait_ms = 86400000";
     let ups = [("a", a.url())];
     let weir = weir(&store, toml, &ups).await;
     a.then([Play::Answer(status(429, "retry-after: 86400\r\n", "{}"))]);

@@ -119,7 +119,7 @@ pub fn windows(models: &[(&str, u64)], rest: &str) -> String {
     };
     let models: String = models.iter().map(row).collect();
     let upstreams =
-        "[upstream]\nurl = \"{a}\"\napi_key_env = \"A\"\n[upstreams.b]\nurl = \"{b}\"\n";
+        "[upstream]\nurl = \"{a}\"\napi_key = \"env:A\"\n[upstreams.b]\nurl = \"{b}\"\n";
     format!("{upstreams}{models}{rest}")
 }
 
@@ -254,8 +254,8 @@ pub async fn weir(store: &Store, toml: &str, ups: &[(&str, String)]) -> Weir {
     own.server.listen = ([127, 0, 0, 1], 0).into();
     for upstream in own.upstreams.values_mut().chain([&mut own.upstream]) {
         let secret = |variable: &str| Secret::new(format!("secret-of-{variable}"));
-        if !upstream.api_key_env.is_empty() {
-            upstream.provider_key = Some(secret(&upstream.api_key_env));
+        if let Some(variable) = upstream.api_key.variable() {
+            upstream.provider_key = Some(secret(variable));
         }
         let secrets = upstream.header_envs.iter();
         upstream.secret_headers =

@@ -10,12 +10,12 @@ const TOML: &str = r#"
     url = "{a}"
     [upstreams.b]
     url = "{b}"
-    api_key_env = "B"
+    api_key = "env:B"
     [summaries]
     model = "same"
     summary_tokens = 100
     [context.advanced]
-    recent = 0.05
+    keep.recent = 0.05
     [[limits]]
     model = "gpt-4o"
     max_input_tokens = 2500

@@ -11,7 +11,7 @@ const TWO: &str = r#"
     url = "{a}"
     [upstreams.b]
     url = "{b}"
-    api_key_env = "B"
+    api_key = "env:B"
     [[routes]]
     models = ["small", "llama*"]
     upstream = "b"

@@ -271,7 +271,7 @@ async fn a_body_that_stops_coming_is_given_up() {
     let request = chat("", body_of(300));
     let answer = ask(weir.address, &request[..request.len() - 1]).await;
     let message = answer.assert_error(408, "body_timeout");
-    assert!(message.contains("server.body_idle_timeout_ms"), "{message}");
+    assert!(message.contains("server.body_timeouts_ms.idle"), "{message}");
 }
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn a_body_that_never_ends_is_given_up_however_it_comes() {
     let request = chat("", body_of(300));
     let answer = ask(weir.address, &request[..request.len() - 1]).await;
     let message = answer.assert_error(408, "body_timeout");
-    assert!(message.contains("server.body_timeout_ms"), "{message}");
+    assert!(message.contains("server.body_timeouts_ms.total"), "{message}");
 }
 
 #[tokio::test]

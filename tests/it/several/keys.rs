@@ -22,7 +22,7 @@ async fn a_key_that_is_revoked_anywhere_is_revoked_everywhere() {
     let settings = [
         ("WEIR_AUTH__MODE", "keys"),
         ("WEIR_ADMIN__LISTEN", "off"),
-        ("WEIR_UPSTREAM__API_KEY_ENV", "PROVIDER"),
+        ("WEIR_UPSTREAM__API_KEY", "env:PROVIDER"),
         ("PROVIDER", "sk-provider"),
     ];
     let weirs = [shared.serve(&settings), shared.serve(&settings)];

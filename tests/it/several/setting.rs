@@ -54,8 +54,7 @@ impl Shared {
         command
             .env_remove("WEIR_STORE__PATH")
             .env("WEIR_STORE__URL", self.postgres.url())
-            .env("WEIR_REDIS__URL", &self.redis.url)
-            .env("WEIR_REDIS__KEY_PREFIX", &self.prefix.name)
+            .env("WEIR_REDIS__URL", format!("{}?prefix={}", self.redis.url, self.prefix.name))
     }
 
     /// Starts another weir.

@@ -34,7 +34,7 @@ fn serve(url: &str, upstream: &Server) -> Serving {
     command.args(["--upstream", &upstream.base_url()]);
     command.env_remove("WEIR_STORE__PATH").env("WEIR_STORE__URL", url);
     command.env("WEIR_AUTH__MODE", "keys").env("WEIR_ADMIN__LISTEN", "off");
-    command.env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY").env("OWN_KEY", "sk-the-providers");
+    command.env("WEIR_UPSTREAM__API_KEY", "env:OWN_KEY").env("OWN_KEY", "sk-the-providers");
     Serving::run(&mut command)
 }
 

@@ -90,8 +90,8 @@ fn trust(config: &mut Config, authority: &Authority) {
 }
 
 fn show(config: &mut Config, pair: &Pair) {
-    config.upstream.tls.client_cert = Some(Secret::new(&*pair.cert));
-    config.upstream.tls.client_key = Some(Secret::new(&*pair.key));
+    config.upstream.tls.cert = Some(Secret::new(&*pair.cert));
+    config.upstream.tls.key = Some(Secret::new(&*pair.key));
 }
 
 #[tokio::test]
@@ -155,12 +155,12 @@ async fn a_file_of_no_use_is_named() {
         client.map(drop).expect_err("nothing of use").to_string()
     };
     let said = client(&|config| config.upstream.tls.ca = Some(Secret::new("no PEM")));
-    assert!(said.starts_with("upstream.ca_file: "), "{said}");
+    assert!(said.starts_with("upstream.tls.ca_file: "), "{said}");
     let said = client(&|config| {
-        config.upstream.tls.client_cert = Some(Secret::new("no PEM"));
-        config.upstream.tls.client_key = Some(Secret::new("no PEM"));
+        config.upstream.tls.cert = Some(Secret::new("no PEM"));
+        config.upstream.tls.key = Some(Secret::new("no PEM"));
     });
-    assert!(said.starts_with("upstream.client_cert_file: "), "{said}");
+    assert!(said.starts_with("upstream.tls.cert_file: "), "{said}");
     let mut config = Config::default();
     config.server.listen = "127.0.0.1:0".parse().expect("an address");
     let (one, other) = (Authority::new("one").issue("a"), Authority::new("one").issue("b"));

@@ -151,7 +151,7 @@ def test_a_caller_that_does_not_wait(weir, upstream):
 
 
 def test_an_upstream_that_is_silent(upstream):
-    weir = harness.Weir(upstream.base_url, WEIR_UPSTREAM__FIRST_BYTE_TIMEOUT_MS="200")
+    weir = harness.Weir(upstream.base_url, WEIR_UPSTREAM__TIMEOUTS_MS__FIRST_BYTE="200")
     with openai.OpenAI(base_url=weir.base_url, api_key=harness.KEY, max_retries=0) as client:
         error = failure(openai.InternalServerError, client, **fault("stall_head"))
     assert (error.status_code, error.code) == (504, "upstream_timeout")
