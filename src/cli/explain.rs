@@ -12,7 +12,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::colours::{CYAN, Colours, DIM, RED, YELLOW, of_percent};
 use super::sealed::Opener;
-use super::{sources, tokenizer_file};
+use super::{recordings, sources, tokenizer_file};
 use crate::config::{self, Config};
 use crate::proxy::plan::{Planner, PlannerParts, RequestOptions};
 use crate::proxy::{Explained, Question, Tenant};
@@ -57,9 +57,12 @@ content would be removed for it, and what to do with it.";
 #[command(after_long_help = HELP)]
 pub(super) struct ExplainArgs {
     /// The body of a request (chat completions, Responses or Messages), or only its messages or
-    /// items, as JSON; - for standard input
+    /// items, as JSON; or a transcript, log or export as `weir savings` reads them; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Which conversation of a transcript, log or export
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    conversation: usize,
     /// The request's protocol [default: recognised by its shape]
     #[arg(long, value_name = "NAME",
           value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
@@ -111,7 +114,7 @@ pub(super) struct ExplainArgs {
 pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
     let config = configuration(args.config.as_deref())?;
     let max_bytes = config.server.max_body_bytes;
-    let body = read(&args.file, max_bytes)?;
+    let body = recordings::body(read(&args.file, max_bytes)?, args.conversation, &args.file)?;
     let opener = Opener::new(args.key_env.as_deref(), || Ok(config.clone()))?;
     let body = match std::str::from_utf8(&body).map(|text| opener.opened(text)) {
         Ok(Cow::Owned(opened)) => opened.into(),

@@ -11,6 +11,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::colours::{CYAN, Colours, DIM, GREEN, RED, YELLOW};
 use super::log_fields::escaped;
+use weir_store::budget::money::grouped;
 use weir_store::now_ms;
 
 /// The one path that is not shown: nearly all requests have it.
@@ -157,19 +158,6 @@ impl Request {
         ];
         facts.into_iter().flatten().collect()
     }
-}
-
-/// Formats a number with its thousands separated.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 impl Visit for Request {

@@ -11,6 +11,7 @@ mod conversations;
 #[cfg(test)]
 mod deployed;
 mod explain;
+mod focus;
 mod greeting;
 mod init;
 mod keys;
@@ -25,10 +26,13 @@ mod model_show;
 mod models;
 mod moments;
 mod on_all_cores;
+mod opencode;
 #[cfg(test)]
 mod pages;
 mod progress;
 mod provider_key;
+mod reconcile;
+mod recordings;
 mod reload;
 mod replay;
 mod run;
@@ -43,6 +47,7 @@ mod table;
 mod tokenizer_file;
 mod tokens;
 mod top;
+mod tune;
 mod usage;
 mod verify;
 mod watch;
@@ -118,12 +123,14 @@ enum Command {
     Keys(keys::KeysArgs),
     Budgets(budgets::BudgetsArgs),
     Usage(usage::UsageArgs),
+    Reconcile(reconcile::ReconcileArgs),
     Conversations(conversations::ConversationsArgs),
     Backup(backup::BackupArgs),
     /// Manages the catalogue of models and their windows
     Models(models::ModelsArgs),
     Replay(replay::ReplayArgs),
     Savings(savings::SavingsArgs),
+    Tune(tune::TuneArgs),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -144,11 +151,13 @@ pub fn run() -> ExitCode {
         Some(Command::Keys(args)) => end(keys::run(&args)),
         Some(Command::Budgets(args)) => end(budgets::run(&args)),
         Some(Command::Usage(args)) => end(usage::run(&args)),
+        Some(Command::Reconcile(args)) => end(reconcile::run(&args)),
         Some(Command::Conversations(args)) => end(conversations::run(&args)),
         Some(Command::Backup(args)) => end(backup::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),
         Some(Command::Savings(args)) => end(savings::run(&args)),
+        Some(Command::Tune(args)) => end(tune::run(&args)),
         Some(Command::Completions(args)) => end(manual::completions(&args, CommandLine::command())),
         Some(Command::Man(args)) => end(manual::man(&args, CommandLine::command())),
         None => match CommandLine::command().print_help() {

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use super::explain;
-use super::log_lines::grouped;
 use super::table::aligned;
 use crate::config::{Catalogue, Known};
 use crate::config::{Config, Priced};
 use weir_engine::compact::policy::Goal;
 use weir_eval::bill::CacheRules;
+use weir_store::budget::money::grouped;
 use weir_store::budget::price::{KINDS, Kind};
 use weir_store::budget::{NanoUsd, Price, Rates};
 

@@ -1,27 +1,27 @@
 //! `weir replay`: reads recorded conversations from files, replays them on all cores and prints the
 //! results. `weir_eval` does the measuring.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-
-use clap::builder::PossibleValuesParser;
-use flate2::read::MultiGzDecoder;
 
 use super::colours::Colours;
 use super::on_all_cores::on_all_cores;
 use super::progress::Progress;
+use super::recordings;
 use super::sealed::Opener;
 use super::sources::{self, Flag};
 use super::store_path;
 use crate::config::{self, Config, SAME_MODEL};
+use clap::builder::PossibleValuesParser;
 use weir_engine::compact::Policy;
 use weir_engine::wire::Protocol;
 use weir_eval::baseline::Baseline;
 use weir_eval::conversation::Conversation;
+use weir_eval::recorded::{self, Recorded, TextForm};
 use weir_eval::report::Report;
+use weir_eval::savings::{Folded, fold};
 use weir_eval::summaries::{Price, Stub};
-use weir_eval::{Budget, Kind, Named, Outcome, html, replay, show, table::table};
+use weir_eval::{Budget, Kind, Named, Outcome, html, replay, show, table};
 
 const HELP: &str = "\
 Examples:
@@ -30,8 +30,9 @@ Examples:
   weir replay recorded.jsonl --budget 30% --lost 40
   weir replay recorded.jsonl --budget 30% --show ID --turn 60
 
-Columns (retention is the mean over sources with at least 60 cases; the bill
-is pooled):
+Columns of --all (retention is the mean over sources with at least 60 cases;
+the bill is pooled; of these, the short table has turns, ref, ctx, sent/full,
+billed and rewrites):
   conv, turns   conversations and requests above the budget
   infeas        requests whose system text and last turn alone exceed it; they
                 count for the bill alone
@@ -68,7 +69,8 @@ const OWN: &str = "default";
 #[command(after_long_help = HELP)]
 pub(super) struct ReplayArgs {
     /// JSON lines, plain or gzip: conversations `{id, source, messages}`, or recorded request
-    /// bodies of chat completions, Responses or Messages, each being one conversation
+    /// bodies of chat completions, Responses or Messages; or transcripts, logs and exports as
+    /// `weir savings` reads them. Requests that extend one another are one conversation
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The protocol of all lines [default: recognised by the shape of each]. Responses and Messages
@@ -113,6 +115,9 @@ pub(super) struct ReplayArgs {
     /// Also prints a row for each source
     #[arg(long)]
     by_source: bool,
+    /// Prints all figures of each row, in a table as wide as they need
+    #[arg(long, conflicts_with_all = ["json", "lost", "show"])]
+    all: bool,
     /// Prints all figures, for each source and conversation, as JSON
     #[arg(long)]
     json: bool,
@@ -233,7 +238,9 @@ fn rendered(args: &ReplayArgs, report: &Report) -> Result<String, String> {
         Some(count) => report.lost(count) + &report.unused_budgets(),
         None if args.json => report.json(),
         None => {
-            table(&report.rows(args.by_source)) + &report.summaries() + &report.unused_budgets()
+            let rows = report.rows(args.by_source);
+            let table = if args.all { table::table(&rows) } else { table::short(&rows) };
+            table + &report.summaries() + &report.unused_budgets()
         }
     })
 }
@@ -263,26 +270,25 @@ fn read_all(
     opener: &Opener,
     is_shown: bool,
 ) -> Result<Vec<Conversation>, String> {
-    let mut texts = Vec::new();
+    let mut conversations = Vec::new();
     for path in &args.files {
-        let text = read_text(path)
-            .map_err(|error| format!("{}: {}", path.display(), super::reason(&error)))?;
-        texts.push((path, text));
+        let named = |error| format!("{}: {error}", path.display());
+        let text = recordings::text(path).map_err(named)?;
+        conversations.extend(match recorded::read(&text, None) {
+            // What is written as one conversation a line is read line by line.
+            Ok(read) if !matches!(read.form, TextForm::Request | TextForm::Trace) => {
+                retold(read.recorded).map_err(named)?
+            }
+            Ok(read) if read.recorded.iter().filter(|own| own.is_request).count() > 1 => {
+                let (count, joined) = (read.recorded.len(), retold(read.recorded).map_err(named)?);
+                match joined.len() < count {
+                    true => joined,
+                    false => by_line(args, opener, path, &text, is_shown)?,
+                }
+            }
+            _ => by_line(args, opener, path, &text, is_shown)?,
+        });
     }
-    let lines = texts.iter().flat_map(|(path, text)| {
-        text.lines().enumerate().map(move |(number, line)| (path, number + 1, line))
-    });
-    let lines: Vec<_> = lines.filter(|(_, _, line)| !line.trim().is_empty()).collect();
-    let progress = Progress::new(is_shown, "reading", lines.len() as u64);
-    let protocol = args.protocol.as_deref().and_then(Protocol::from_name);
-    let read = on_all_cores(lines.len(), |place| {
-        let (path, number, line) = lines[place];
-        let read = Conversation::read(&opener.opened(line), number, protocol);
-        progress.step();
-        read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
-    });
-    drop(progress);
-    let mut conversations = read.into_iter().collect::<Result<Vec<_>, _>>()?;
     if let Some(source) = &args.source {
         conversations.retain(|conversation| conversation.source.contains(source));
     }
@@ -294,14 +300,33 @@ fn read_all(
     }
 }
 
-fn read_text(path: &Path) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut text = String::new();
-    match path.extension() {
-        Some(extension) if extension == "gz" => MultiGzDecoder::new(file).read_to_string(&mut text),
-        _ => file.read_to_string(&mut text),
-    }?;
-    Ok(text)
+/// Returns what was recorded as conversations: requests that extend one another are one.
+fn retold(all: Vec<Recorded>) -> Result<Vec<Conversation>, String> {
+    let (folded, refused) = fold(all);
+    match refused.into_iter().next() {
+        Some(error) => Err(error),
+        None => folded.iter().map(Folded::conversation).collect(),
+    }
+}
+
+fn by_line(
+    args: &ReplayArgs,
+    opener: &Opener,
+    path: &Path,
+    text: &str,
+    is_shown: bool,
+) -> Result<Vec<Conversation>, String> {
+    let lines = text.lines().enumerate().map(|(place, line)| (place + 1, line));
+    let lines: Vec<_> = lines.filter(|(_, line)| !line.trim().is_empty()).collect();
+    let progress = Progress::new(is_shown, "reading", lines.len() as u64);
+    let protocol = args.protocol.as_deref().and_then(Protocol::from_name);
+    let read = on_all_cores(lines.len(), |place| {
+        let (number, line) = lines[place];
+        let read = Conversation::read(&opener.opened(line), number, protocol);
+        progress.step();
+        read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
+    });
+    read.into_iter().collect()
 }
 
 fn replay_all(

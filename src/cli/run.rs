@@ -16,7 +16,6 @@ use figment::providers::Serialized;
 use figment::value::{Dict, Value};
 
 use self::command::{Addresses, RunningCommand};
-use super::log_lines::grouped;
 use super::log_writer::LogEnd;
 use super::provider_key::OTEL_HEADERS;
 use super::serve;
@@ -31,6 +30,7 @@ use crate::server::{Ending, Server};
 use crate::upstream::{Base, Client};
 use weir_engine::compact::report::shown;
 use weir_store::budget::NanoUsd;
+use weir_store::budget::money::grouped;
 
 /// Default upstream of `ANTHROPIC_BASE_URL`.
 const ANTHROPIC: &str = "https://api.anthropic.com";

@@ -2,47 +2,26 @@
 //! weir would save. `weir_eval` reads, bills and replays them. Sends nothing.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-
-use flate2::read::MultiGzDecoder;
+use std::path::PathBuf;
 
 use super::colours::Colours;
 use super::explain;
 use super::on_all_cores::on_all_cores;
 use super::progress::Progress;
-use crate::config::{Config, Priced};
+use super::recordings::{self, FoundFile, shown};
+use crate::config::{Config, Known, Priced};
 use weir_engine::compact::policy::Goal;
-use weir_eval::recorded::{self, KNOWN_FORMS, Recorded};
-use weir_eval::savings::{Folded, Savings, examine, fold, limits_below};
+use weir_eval::recorded::{ReadText, Recorded};
+use weir_eval::savings::{Folded, Models, Savings, TrialLimit, examine, fold, limits_below};
 use weir_store::budget::Price;
 
-/// Maximum size of a file, unpacked.
-const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Maximum size of all files together, as they are on the disk.
-const MAX_ALL_BYTES: u64 = 2 << 30;
-/// Maximum number of files, and of folders in one another.
-const MAX_FILES: usize = 100_000;
-const MAX_DEPTH: usize = 16;
 /// Number of files that are named if they cannot be read.
 const MOST_NOTES: usize = 5;
-/// Characters of a file that is not understood that are shown.
-const SEEN_CHARACTERS: usize = 60;
-/// Endings of files that are read in folders.
-const ENDINGS: [&str; 5] = [".jsonl", ".json", ".har", ".jsonl.gz", ".json.gz"];
-/// Places of transcripts: a variable that moves the folder of an agent, that folder in the home folder, and the
-/// folder in it.
-const HOMES: [(&str, &str, &str); 3] = [
-    ("CLAUDE_CONFIG_DIR", ".claude", "projects"),
-    ("CODEX_HOME", ".codex", "sessions"),
-    ("PI_CODING_AGENT_DIR", ".pi/agent", "sessions"),
-];
 
 const HELP: &str = "\
 Examples:
   weir savings
-      reads what Claude Code, codex and pi left in your home folder
+      reads what coding agents left in your home folder
   weir savings --find
       lists these files, and bills nothing
   weir savings requests.jsonl --model claude-sonnet-4-5
@@ -51,9 +30,12 @@ Examples:
       asks for two limits
 
 Files it understands, plain or gzip:
-  transcripts   Claude Code, codex and pi, with times and usage
+  transcripts   Claude Code, codex, opencode (files and database), pi, qwen-code
+                and gemini-cli, with times and usage
   logs          one request a line: request bodies, OpenAI batch files, LiteLLM's
                 logs, records with the body in `body` or `request`; and HAR
+  exports       Langfuse, Helicone (JSON, lines or CSV, with bodies), and traces
+                of OpenTelemetry in JSON with recorded content
   traces        {id, messages}: one request for each answer
 Requests of a log that extend one another are one conversation.
 
@@ -87,10 +69,17 @@ pub(super) struct SavingsArgs {
     /// The model of conversations that name none
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Limit on prompt tokens to try, such as 64k, or one by price, "step" or "economic"; may be given
-    /// several times [default: three below the largest prompt]
+    /// Limit on prompt tokens to try, such as 64k, or one with a name: "window", "step", "economic",
+    /// "cold" (economic, and after pauses) or "optimum"; may be given several times [default: three
+    /// below the largest prompt]
     #[arg(long = "limit", value_name = "TOKENS", value_parser = limit)]
-    limits: Vec<Goal>,
+    limits: Vec<TrialLimit>,
+    /// Tries all limits with a name
+    #[arg(long, conflicts_with = "limits")]
+    compare: bool,
+    /// Gives requests without times pauses, the same each time: one of 27 is longer than caches live
+    #[arg(long)]
+    draw_pauses: bool,
     /// Prints all figures as JSON, costs in nano-dollars
     #[arg(long)]
     json: bool,
@@ -102,9 +91,9 @@ pub(super) struct SavingsArgs {
     no_progress: bool,
 }
 
-fn limit(text: &str) -> Result<Goal, String> {
-    if let Some((_, goal)) = Goal::WORDS.iter().find(|(word, _)| *word == text) {
-        return Ok(*goal);
+fn limit(text: &str) -> Result<TrialLimit, String> {
+    if let Some((_, tried)) = TrialLimit::WORDS.iter().find(|(word, _)| *word == text) {
+        return Ok(*tried);
     }
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1000),
@@ -112,16 +101,9 @@ fn limit(text: &str) -> Result<Goal, String> {
     };
     let number: Option<u64> = digits.parse().ok().filter(|number| *number > 0);
     let tokens = number.and_then(|number| number.checked_mul(factor));
-    let tokens = tokens.map(Goal::Tokens);
-    tokens.ok_or_else(|| "write tokens, such as 64k or 64000, \"step\" or \"economic\"".to_owned())
-}
-
-/// File that was found.
-struct FoundFile {
-    path: PathBuf,
-    bytes: u64,
-    /// Whether the command line names it, rather than a folder.
-    is_named: bool,
+    let tokens = tokens.map(|tokens| TrialLimit::Goal(Goal::Tokens(tokens)));
+    let words = TrialLimit::WORDS.map(|(word, _)| word).join(", ");
+    tokens.ok_or_else(|| format!("write tokens, such as 64k or 64000, or one of {words}"))
 }
 
 /// Runs `weir savings …`.
@@ -133,22 +115,14 @@ pub(super) fn run(args: &SavingsArgs) -> Result<(), String> {
         ));
     }
     let mut notes = Vec::new();
-    let found = find(&args.files, &mut notes)?;
-    let contents = read_all(&found, !args.no_progress, &mut notes)?;
     if args.find {
+        let found = recordings::find(&args.files, &mut notes)?;
+        let contents = recordings::read_all(&found, !args.no_progress, &mut notes)?;
         print_notes(&notes);
         return super::print(&listed(&contents));
     }
-    let all = contents.into_iter().flat_map(|(found, contents)| {
-        let file = found.path.file_name().map(|name| name.to_string_lossy().into_owned());
-        contents
-            .recorded
-            .into_iter()
-            .map(move |own| Recorded { project: own.project.or_else(|| file.clone()), ..own })
-    });
-    let (drafts, refused) = fold(all.collect());
-    notes.extend(refused);
-    let savings = bill(args, &config, drafts);
+    let drafts = folded(&args.files, !args.no_progress, &mut notes)?;
+    let savings = bill(args, &config, &drafts);
     notes.extend(savings.broken.iter().cloned());
     print_notes(&notes);
     let left_out = savings.left_out();
@@ -160,6 +134,27 @@ pub(super) fn run(args: &SavingsArgs) -> Result<(), String> {
     }
 }
 
+/// Returns the conversations of files, or of those of agents, the largest first.
+pub(super) fn folded(
+    files: &[PathBuf],
+    is_shown: bool,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Folded>, String> {
+    let found = recordings::find(files, notes)?;
+    let contents = recordings::read_all(&found, is_shown, notes)?;
+    let all = contents.into_iter().flat_map(|(found, contents)| {
+        let file = found.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        contents
+            .recorded
+            .into_iter()
+            .map(move |own| Recorded { project: own.project.or_else(|| file.clone()), ..own })
+    });
+    let (mut drafts, refused) = fold(all.collect());
+    notes.extend(refused);
+    drafts.sort_by_key(|draft| std::cmp::Reverse(draft.about_tokens()));
+    Ok(drafts)
+}
+
 /// Makes the head of each part stand out.
 fn coloured(text: &str) -> String {
     let colours = Colours::of_stdout();
@@ -167,36 +162,49 @@ fn coloured(text: &str) -> String {
     parts.collect::<Vec<_>>().join("\n\n") + "\n"
 }
 
-fn price<'c>(config: &'c Config, model: &str) -> Option<&'c Price> {
+pub(super) fn price<'c>(config: &'c Config, model: &str) -> Option<&'c Price> {
     match config.price(model) {
         Priced::Known(price) | Priced::Default(price) => Some(price),
         Priced::Refused | Priced::Unpriced => None,
     }
 }
 
+/// Returns the most prompt tokens that a model takes, if it is known.
+pub(super) fn window_tokens(config: &Config, model: &str) -> Option<u64> {
+    let found = config.models.find(model);
+    let most_tokens = found.entry.max_input_tokens.unwrap_or(found.entry.window_tokens);
+    Some(most_tokens).filter(|_| found.known != Known::Unknown)
+}
+
 /// Bills and replays all conversations, the longest first, so that no core is left with a long one at the end.
-fn bill(args: &SavingsArgs, config: &Config, mut drafts: Vec<Folded>) -> Savings {
-    drafts.sort_by_key(|draft| std::cmp::Reverse(draft.about_tokens()));
+fn bill(args: &SavingsArgs, config: &Config, drafts: &[Folded]) -> Savings {
     let policy = config.policy(None, None);
-    let is_search = args.limits.is_empty();
-    let limits = match is_search {
+    let is_search = args.limits.is_empty() && !args.compare;
+    let limits: Vec<TrialLimit> = match is_search {
         true => {
             let largest_tokens = drafts.first().map_or(0, Folded::about_tokens);
-            limits_below(largest_tokens).into_iter().map(Goal::Tokens).collect()
+            let below = limits_below(largest_tokens).into_iter();
+            below.map(|tokens| TrialLimit::Goal(Goal::Tokens(tokens))).collect()
         }
+        false if args.compare => TrialLimit::WORDS.map(|(_, tried)| tried).to_vec(),
         false => args.limits.clone(),
     };
     let progress = Progress::new(!args.no_progress, "replaying", drafts.len() as u64);
-    let prices = |model: &str| price(config, model);
+    let models = Models {
+        price: &|model| price(config, model),
+        window_tokens: &|model| window_tokens(config, model),
+        default_model: args.model.as_deref(),
+        draws_pauses: args.draw_pauses,
+    };
     let findings = on_all_cores(drafts.len(), |place| {
-        let finding = examine(&drafts[place], args.model.as_deref(), &prices, &policy, &limits);
+        let finding = examine(&drafts[place], &models, &policy, &limits);
         progress.step();
         finding
     });
     Savings::new(findings, &limits, is_search)
 }
 
-fn print_notes(notes: &[String]) {
+pub(super) fn print_notes(notes: &[String]) {
     for note in notes.iter().take(MOST_NOTES) {
         eprintln!("weir: {note}");
     }
@@ -205,7 +213,7 @@ fn print_notes(notes: &[String]) {
     }
 }
 
-fn listed(contents: &[(&FoundFile, recorded::ReadText)]) -> String {
+fn listed(contents: &[(&FoundFile, ReadText)]) -> String {
     let mut text = format!("{:12}{:>14}{:>12}  file\n", "format", "conversations", "kB");
     for (found, own) in contents {
         let _ = writeln!(
@@ -218,138 +226,4 @@ fn listed(contents: &[(&FoundFile, recorded::ReadText)]) -> String {
         );
     }
     text
-}
-
-/// Returns the name of a file for a terminal, which would obey control characters in it.
-fn shown(path: &Path) -> String {
-    path.display().to_string().replace(char::is_control, "?")
-}
-
-/// Returns the files to read: those named, those in named folders, or those of agents.
-fn find(named: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FoundFile>, String> {
-    let mut found = Vec::new();
-    if named.is_empty() {
-        let homes = homes();
-        for folder in &homes {
-            search(folder, 0, &mut found);
-        }
-        if found.is_empty() {
-            let homes: Vec<String> = homes.iter().map(|own| own.display().to_string()).collect();
-            return Err(format!(
-                "no transcripts are in {}; name files or folders",
-                homes.join(", ")
-            ));
-        }
-    }
-    for path in named {
-        let metadata = std::fs::metadata(path)
-            .map_err(|error| format!("{}: {}", shown(path), super::reason(&error)))?;
-        match metadata.is_dir() {
-            true => search(path, 0, &mut found),
-            false => {
-                found.push(FoundFile { path: path.clone(), bytes: metadata.len(), is_named: true });
-            }
-        }
-    }
-    if found.len() >= MAX_FILES {
-        notes.push(format!("more than {MAX_FILES} files were found; the rest is left out"));
-    }
-    let mut all_bytes = 0_u64;
-    let before = found.len();
-    found.retain(|own| {
-        all_bytes = all_bytes.saturating_add(own.bytes);
-        all_bytes <= MAX_ALL_BYTES
-    });
-    if found.len() < before {
-        let left = before - found.len();
-        notes.push(format!("{left} files above 2 GiB in all are left out; name folders to choose"));
-    }
-    Ok(found)
-}
-
-/// Returns the folders of agents.
-fn homes() -> Vec<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let home = variable("HOME").or_else(|| variable("USERPROFILE")).map(PathBuf::from);
-    let folder = |(name, own, inner): &(&str, &str, &str)| {
-        let moved = variable(name).map(PathBuf::from);
-        Some(moved.or_else(|| Some(home.as_ref()?.join(own)))?.join(inner))
-    };
-    HOMES.iter().filter_map(folder).collect()
-}
-
-/// Collects the files in a folder and those below it, by name. Follows no links, and passes over what cannot be
-/// listed.
-fn search(folder: &Path, depth: usize, found: &mut Vec<FoundFile>) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let mut entries: Vec<_> = entries.filter_map(Result::ok).collect();
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
-        let Ok(metadata) = entry.metadata() else { continue };
-        let name = entry.file_name();
-        let is_wanted = ENDINGS.iter().any(|ending| name.to_string_lossy().ends_with(ending));
-        if metadata.is_dir() && depth < MAX_DEPTH {
-            search(&entry.path(), depth + 1, found);
-        } else if metadata.is_file() && is_wanted && found.len() < MAX_FILES {
-            found.push(FoundFile { path: entry.path(), bytes: metadata.len(), is_named: false });
-        }
-    }
-}
-
-/// Reads all files. One that is named must be understood; others are noted and left out.
-fn read_all<'f>(
-    found: &'f [FoundFile],
-    is_shown: bool,
-    notes: &mut Vec<String>,
-) -> Result<Vec<(&'f FoundFile, recorded::ReadText)>, String> {
-    let progress = Progress::new(is_shown, "reading", found.len() as u64);
-    let read = on_all_cores(found.len(), |place| {
-        let contents = read(&found[place].path);
-        progress.step();
-        contents
-    });
-    drop(progress);
-    let mut all = Vec::new();
-    for (own, read) in found.iter().zip(read) {
-        let name = shown(&own.path);
-        match read {
-            Ok(contents) => {
-                notes.extend(contents.left_out.iter().map(|own| format!("{name}: {own}")));
-                all.push((own, contents));
-            }
-            Err(error) if own.is_named => return Err(format!("{name}: {error}")),
-            Err(error) => notes.push(format!("{name} is left out: {error}")),
-        }
-    }
-    Ok(all)
-}
-
-fn read(path: &Path) -> Result<recorded::ReadText, String> {
-    let text = read_text(path)?;
-    recorded::read(&text, None).map_err(|error| refusal(&text, &error))
-}
-
-/// Says why a text is not understood, and what was seen.
-fn refusal(text: &str, error: &str) -> String {
-    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let seen: String = first.trim().chars().take(SEEN_CHARACTERS).collect();
-    format!("{error} It begins with {seen:?}. Known are {KNOWN_FORMS}.")
-}
-
-fn read_text(path: &Path) -> Result<String, String> {
-    let reason = |error: std::io::Error| super::reason(&error);
-    let file = File::open(path).map_err(reason)?;
-    let mut bytes = Vec::new();
-    let most = MAX_FILE_BYTES + 1;
-    match path.extension() {
-        Some(extension) if extension == "gz" => {
-            MultiGzDecoder::new(file).take(most).read_to_end(&mut bytes)
-        }
-        _ => file.take(most).read_to_end(&mut bytes),
-    }
-    .map_err(reason)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("it is larger than {MAX_FILE_BYTES} bytes"));
-    }
-    String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned())
 }

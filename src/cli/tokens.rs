@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::colours::{Colours, DIM, YELLOW, of_percent};
 use super::explain::{self, PlanFlags};
 use super::progress::Progress;
+use super::recordings;
 use super::table::aligned;
 use crate::proxy::Question;
 use weir_engine::compact::report::shown::{counted, first_words, percent, safe_lines, tokens};
@@ -52,9 +53,12 @@ is reserved for the answer, or a lower limit of the configuration.";
           after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(super) struct TokensArgs {
     /// Bodies of requests (chat completions, Responses or Messages), or only their messages or
-    /// items, as JSON; - for standard input
+    /// items, as JSON; or transcripts, logs or exports as `weir savings` reads them; - for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
+    /// Which conversation of a transcript, log or export
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    conversation: usize,
     /// The protocol of the requests [default: recognised by their shape]
     #[arg(long, value_name = "NAME",
           value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
@@ -100,6 +104,7 @@ pub(super) fn run(args: &TokensArgs) -> Result<(), String> {
     let (mut text, mut problems) = (String::new(), Vec::new());
     for file in &args.files {
         let read = explain::read(file, max_bytes);
+        let read = read.and_then(|bytes| recordings::body(bytes, args.conversation, file));
         let explained = read.and_then(|body| {
             explain::explain(&planner, (file, body.into()), &asked, Question::default())
         });

@@ -4,16 +4,17 @@
 use clap::Args;
 
 use super::colours::Colours;
+use super::focus;
 use super::moments::moment;
 use super::store_path::StoreArgs;
 use super::table::aligned;
 use weir_store::Store;
+use weir_store::budget::NanoUsd;
 use weir_store::budget::calendar::{DAY_MS, read_day, read_month};
+use weir_store::budget::money::grouped;
 use weir_store::ledger::{
     Column, Filter, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow,
 };
-
-const NANO_USD_PER_USD: u64 = 1_000_000_000;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,6 +91,9 @@ pub(super) struct UsageArgs {
     /// Prints comma-separated values
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+    /// Prints a table of cost by FOCUS, in comma-separated values: a row for each day, model, team and key
+    #[arg(long, conflicts_with_all = ["json", "csv", "by", "requests"])]
+    focus: bool,
     #[command(flatten)]
     store: StoreArgs,
 }
@@ -139,8 +143,8 @@ fn filter(args: &UsageArgs) -> Filter {
 
 async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     let (from_day, until_day) = days(args);
-    let query =
-        UsageQuery { by: args.by.clone(), from_day, until_day, only: filter(args), limit: None };
+    let by = if args.focus { focus::BY.to_vec() } else { args.by.clone() };
+    let query = UsageQuery { by, from_day, until_day, only: filter(args), limit: None };
     let total = UsageQuery { by: Vec::new(), ..query.clone() };
     let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
     let said = |error| format!("the store cannot be read: {error}");
@@ -152,10 +156,13 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     if rows.is_empty() {
         let all = store.usage(all).await.map_err(said)?;
         let note = nothing(args, store, all.first().map_or(0, |all| all.totals.requests));
-        if !args.json && !args.csv {
+        if !args.json && !args.csv && !args.focus {
             return Ok(note);
         }
         eprint!("weir: {note}");
+    }
+    if args.focus {
+        return Ok(focus::table(&rows));
     }
     if args.json {
         let rows: Vec<_> = rows.iter().map(|row| row.json(&args.by)).collect();
@@ -174,6 +181,7 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     let mut table = vec![heads.map(str::to_owned).chain(HEADS.map(str::to_owned)).collect()];
     table.extend(rows.iter().map(|row| line(row, &args.by, "")));
     table.extend(total.first().map(|total| line(total, &args.by, "total")));
+    let table = without_empty(table, args.by.len());
     let table = Colours::of_stdout().head(&aligned(&table, args.by.len()));
     let planned = match total.first().map_or(0, |total| total.totals.planned_saved_nano_usd) {
         0 => String::new(),
@@ -183,6 +191,24 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
         }
     };
     Ok(table + &planned)
+}
+
+/// Leaves out columns of figures that are zero or empty in all rows. The last one is text.
+fn without_empty(mut table: Vec<Vec<String>>, names: usize) -> Vec<Vec<String>> {
+    let is_empty = |cell: &String| ["", "0", "$0.0000"].contains(&cell.as_str());
+    let columns = table.first().map_or(0, Vec::len);
+    for column in (names..columns).rev() {
+        if !table.iter().skip(1).all(|row| is_empty(&row[column])) {
+            continue;
+        }
+        for row in &mut table {
+            match column + 1 == columns {
+                true => row[column].clear(),
+                false => drop(row.remove(column)),
+            }
+        }
+    }
+    table
 }
 
 /// Columns of a table; JSON and CSV have more.
@@ -197,11 +223,11 @@ fn line(row: &UsageRow, by: &[Column], first: &str) -> Vec<String> {
     });
     let totals = &row.totals;
     let figures = [
-        totals.requests.to_string(),
-        totals.failed.to_string(),
-        totals.prompt_tokens.to_string(),
-        totals.cached_tokens.to_string(),
-        totals.completion_tokens.to_string(),
+        grouped(totals.requests),
+        grouped(totals.failed),
+        grouped(totals.prompt_tokens),
+        grouped(totals.cached_tokens),
+        grouped(totals.completion_tokens),
         dollars(totals.cost_nano_usd),
         signed_dollars(totals.saved_nano_usd),
         not_exact(row),
@@ -214,11 +240,8 @@ fn signed_dollars(nano_usd: i64) -> String {
     format!("{sign}{}", dollars(nano_usd.unsigned_abs()))
 }
 
-/// Formats dollars for a table, rounded up to four decimals.
 fn dollars(nano_usd: u64) -> String {
-    const STEPS_PER_USD: u64 = 10_000;
-    let steps = nano_usd.div_ceil(NANO_USD_PER_USD / STEPS_PER_USD);
-    format!("${}.{:04}", steps / STEPS_PER_USD, steps % STEPS_PER_USD)
+    NanoUsd(nano_usd).shown()
 }
 
 /// Explains an empty result. The store has `requests` in total.
@@ -317,7 +340,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| {
         let ended = &row.settlement;
-        let number = |figure: Option<u64>| figure.map_or("-".to_owned(), |it| it.to_string());
+        let number = |figure: Option<u64>| figure.map_or("-".to_owned(), grouped);
         vec![
             moment(row.begun_ms),
             row.caller.key.as_ref().map_or("-".to_owned(), |key| key.key.clone()),
@@ -343,9 +366,9 @@ fn total_of(rows: &[RequestRow]) -> Vec<String> {
     let mut line = vec![String::new(); 5];
     line[0] = "total".to_owned();
     line.extend([
-        sum(|row| row.settlement.prompt_tokens).to_string(),
-        sum(|row| row.settlement.cached_tokens).to_string(),
-        sum(|row| row.settlement.completion_tokens).to_string(),
+        grouped(sum(|row| row.settlement.prompt_tokens)),
+        grouped(sum(|row| row.settlement.cached_tokens)),
+        grouped(sum(|row| row.settlement.completion_tokens)),
         dollars(sum(|row| row.settlement.cost_nano_usd)),
         String::new(),
     ]);
@@ -359,7 +382,7 @@ fn lines_of(rows: &[serde_json::Value]) -> Result<String, String> {
 
 /// Formats rows by RFC 4180, but with plain line ends. A cell that a spreadsheet would take for a
 /// formula gets an apostrophe: names in it come from callers.
-fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(super) fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
     let cell = |text: &String| {
         let is_formula = text.starts_with(['=', '+', '@', '\t', '\r'])
             || (text.starts_with('-') && text.parse::<f64>().is_err());
@@ -381,14 +404,5 @@ mod tests {
         let rows = [["a,b", "say \"x\"", "=1+1", "-0.5", "-x", "plain"]];
         let rows = rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect());
         assert_eq!(csv(rows), "\"a,b\",\"say \"\"x\"\"\",'=1+1,-0.5,'-x,plain\n");
-    }
-
-    #[test]
-    fn money_in_a_table_is_rounded_up() {
-        for (nano_usd, expected) in
-            [(0, "$0.0000"), (1, "$0.0001"), (100_000, "$0.0001"), (1_230_000_000, "$1.2300")]
-        {
-            assert_eq!(dollars(nano_usd), expected);
-        }
     }
 }

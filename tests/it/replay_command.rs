@@ -34,6 +34,7 @@ fn a_table_has_a_row_for_each_policy_and_budget() {
     let table = replayed(&arguments).expect("it runs");
     let first: Vec<(&str, &str)> = table
         .lines()
+        .take(5)
         .map(|line| {
             let mut cells = line.split_whitespace();
             (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
@@ -42,6 +43,30 @@ fn a_table_has_a_row_for_each_policy_and_budget() {
     let rows = [("default", "40%"), ("default", "4k"), ("none", "40%"), ("none", "4k")];
     assert_eq!(first, [&[("policy", "budget")], &rows[..]].concat());
     assert_eq!(replayed(&arguments).as_ref(), Ok(&table), "the same each time");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let all = replayed(&[&arguments[..], &["--all", "--by-source"]].concat()).expect("it runs");
+    for column in ["policy", "source", "infeas", "ctx/ln", "sent/full", "rewr/¼B"] {
+        assert!(all.lines().next().is_some_and(|head| head.contains(column)), "{column}: {all}");
+    }
+}
+
+#[test]
+fn requests_of_a_log_that_extend_one_another_are_one_conversation() {
+    let folder = Folder::new();
+    let message = |place: usize| {
+        let role = if place % 2 == 0 { "user" } else { "assistant" };
+        serde_json::json!({"role": role, "content": format!("{place} {}", "word ".repeat(100))})
+    };
+    let body = |count: usize| {
+        let messages: Vec<Value> = (0..count).map(message).collect();
+        serde_json::json!({"model": "gpt-4o", "messages": messages}).to_string()
+    };
+    let lines: Vec<String> = (0..6).map(|turn| body(2 * turn + 1)).collect();
+    let file = folder.write("log.jsonl", &lines.join("\n"));
+    let output = weir(&["replay", &file, "--json", "--budget", "50%"]).output();
+    let report: Value = serde_json::from_slice(&output.expect("weir starts").stdout).expect("JSON");
+    let total = &report["runs"][0]["total"];
+    assert_eq!([&total["conversations"], &total["requests"]], [1, 6], "{total}");
 }
 
 #[test]

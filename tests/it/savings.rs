@@ -24,7 +24,14 @@ fn bill(prices: [u64; 5], requests: &[[u64; 5]]) -> u64 {
 
 fn savings(arguments: &[&str]) -> Command {
     let mut command = weir(&["savings"]);
-    for name in ["CLAUDE_CONFIG_DIR", "CODEX_HOME", "PI_CODING_AGENT_DIR"] {
+    for name in [
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "PI_CODING_AGENT_DIR",
+        "QWEN_HOME",
+        "GEMINI_CLI_HOME",
+        "XDG_DATA_HOME",
+    ] {
         command.env_remove(name);
     }
     command.args(arguments);
@@ -227,7 +234,9 @@ fn requests_without_usage_are_billed_by_the_rules_of_the_cache() {
         let found = figures(&[&folder.write(name, &text)]);
         let two = found["prompt_tokens"].as_u64().expect("a number") - one;
         let tokens = [[one, 0, 0, 0, output], [two - one, one, 0, 0, 0]];
-        assert_eq!(found["nano_usd"], bill(GPT_4O, &tokens), "{name}: {found}");
+        // OpenAI bills batches at half the price.
+        let part = if name == "batch.jsonl" { 2 } else { 1 };
+        assert_eq!(found["nano_usd"], bill(GPT_4O, &tokens) / part, "{name}: {found}");
         assert_eq!([&found["conversations"], &found["requests"]], [1, 2], "{name}");
         assert_eq!(found["reported_requests"], 0, "{name}");
     }
@@ -303,6 +312,175 @@ fn transcripts_are_found_in_the_home_folder() {
     let (code, _, error) = run(savings(&[]).env("HOME", empty.as_ref()));
     assert_eq!(code, Some(1));
     assert!(error.starts_with("weir: no transcripts are in "), "{error}");
+}
+
+/// Session, message and part of opencode, each by its path below the storage.
+fn opencode() -> Vec<(&'static str, Value)> {
+    let tokens = json!({"input": 10, "output": 80, "reasoning": 0,
+        "cache": {"read": 9000, "write": 2000}});
+    vec![
+        (
+            "session/p/ses_1.json",
+            json!({"id": "ses_1", "projectID": "p", "directory": "/code/o",
+            "time": {"created": 1000, "updated": 2000}}),
+        ),
+        (
+            "message/ses_1/msg_1.json",
+            json!({"id": "msg_1", "sessionID": "ses_1", "role": "user",
+            "time": {"created": 1000}}),
+        ),
+        (
+            "part/msg_1/prt_1.json",
+            json!({"id": "prt_1", "messageID": "msg_1", "type": "text",
+            "text": "Fix\nit."}),
+        ),
+        (
+            "message/ses_1/msg_2.json",
+            json!({"id": "msg_2", "sessionID": "ses_1",
+            "role": "assistant", "time": {"created": 1500}, "modelID": "claude-sonnet-4-5",
+            "tokens": tokens}),
+        ),
+        (
+            "part/msg_2/prt_2.json",
+            json!({"id": "prt_2", "messageID": "msg_2", "type": "text",
+            "text": "Done."}),
+        ),
+        (
+            "part/msg_2/prt_3.json",
+            json!({"id": "prt_3", "messageID": "msg_2",
+            "type": "step-finish", "tokens": tokens}),
+        ),
+    ]
+}
+
+#[test]
+fn sessions_of_opencode_are_read_from_files_and_from_its_database() {
+    let folder = Folder::new();
+    let storage = folder.file("opencode/storage");
+    for (path, value) in opencode() {
+        let path = storage.join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("it can be written");
+        let text = serde_json::to_string_pretty(&value).expect("JSON");
+        std::fs::write(path, text).expect("it can be written");
+    }
+    // One that is still written to.
+    std::fs::write(storage.join("part/msg_2/prt_4.json"), "{\"id\":").expect("it can be written");
+    let storage = storage.to_string_lossy().into_owned();
+    let database = folder.file("opencode/opencode.db");
+    let made = rusqlite::Connection::open(&database).expect("a database");
+    made.execute_batch(
+        "create table session (id text primary key, project_id text, directory text not null);
+         create table message (id text primary key, session_id text not null,
+             time_created integer not null, time_updated integer not null, data text not null);
+         create table part (id text primary key, message_id text not null, session_id text not null,
+             time_created integer not null, time_updated integer not null, data text not null);
+         insert into session values ('ses_1', 'p', '/code/o');",
+    )
+    .expect("tables");
+    for (path, mut value) in opencode() {
+        let object = value.as_object_mut().expect("an object");
+        let id = object.remove("id").expect("a name");
+        let id = id.as_str().expect("text").to_owned();
+        let of_message = object.remove("messageID");
+        object.remove("sessionID");
+        let data = value.to_string();
+        if path.starts_with("message/") {
+            let at = if id == "msg_1" { 1000 } else { 1500 };
+            let sql = "insert into message values (?, 'ses_1', ?, 0, ?)";
+            made.execute(sql, rusqlite::params![id, at, data]).expect("a message");
+        } else if let Some(message) = of_message {
+            let sql = "insert into part values (?, ?, 'ses_1', 0, 0, ?)";
+            let message = message.as_str().expect("text");
+            made.execute(sql, rusqlite::params![id, message, data]).expect("a part");
+        }
+    }
+    drop(made);
+    let database = database.to_string_lossy().into_owned();
+    let expected = bill(SONNET, &[[10, 9000, 2000, 0, 80]]);
+    for files in [vec![storage.as_str()], vec![&database], vec![&storage, &database]] {
+        let found = figures(&files);
+        assert_eq!(found["nano_usd"], expected, "{files:?}: {found}");
+        assert_eq!([&found["conversations"], &found["requests"]], [1, 1], "{files:?}");
+        assert_eq!(found["projects"][0]["name"], "/code/o", "{files:?}");
+    }
+    let mut find = savings(&["--find"]);
+    find.env("HOME", folder.as_ref()).env("XDG_DATA_HOME", folder.as_ref());
+    let (code, text, error) = run(&mut find);
+    assert_eq!((code, error.as_str()), (Some(0), ""), "{text}");
+    assert_eq!(text.matches("opencode  ").count(), 2, "{text}");
+}
+
+#[test]
+fn an_export_of_helicone_is_read_as_lines_and_as_a_table() {
+    let folder = Folder::new();
+    let request = body("gpt-4o", &["Say \"x\", please"]);
+    let answer = json!({"usage": {"prompt_tokens": 5000, "completion_tokens": 100,
+        "prompt_tokens_details": {"cached_tokens": 4000}}});
+    let record = json!({"request_id": "r", "request_created_at": "2026-03-01T10:00:00Z",
+        "response_status": 200, "request_model": "gpt-4o", "provider": "OPENAI",
+        "request_body": request, "response_body": answer});
+    let quoted = |value: &Value| value.to_string().replace('"', "\"\"");
+    let table = format!(
+        "request_id,request_created_at,response_status,request_body,response_body\n\
+         r,2026-03-01T10:00:00Z,200,\"{}\",\"{}\"\n",
+        quoted(&request),
+        quoted(&answer)
+    );
+    for (name, text) in [("export.jsonl", record.to_string()), ("export.csv", table)] {
+        let found = figures(&[&folder.write(name, &text)]);
+        assert_eq!(found["nano_usd"], bill(GPT_4O, &[[1000, 4000, 0, 0, 100]]), "{name}: {found}");
+        assert_eq!(found["requests"], 1, "{name}");
+    }
+    let bare = json!({"request_id": "r", "request_created_at": "2026-03-01T10:00:00Z"});
+    let (code, _, error) = run(&mut savings(&[&folder.write("bare.jsonl", &bare.to_string())]));
+    assert_eq!(code, Some(1));
+    assert!(error.contains("has no bodies: Helicone exports them with --include-body"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_or_passed_over() {
+    let folder = Folder::new();
+    let pipe = folder.file("pipe.jsonl");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo starts");
+    assert!(made.success());
+    let pipe = pipe.to_string_lossy().into_owned();
+    for command in ["savings", "replay", "reconcile"] {
+        let (code, _, error) = run(&mut weir(&[command, &pipe]));
+        assert_eq!(code, Some(1), "{command}");
+        assert!(error.contains("pipe.jsonl: it is no file"), "{command}: {error}");
+    }
+    folder.write("pi.jsonl", &pi());
+    let (code, _, error) = run(&mut savings(&[&folder.as_ref().to_string_lossy()]));
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn limits_with_a_name_stand_beside_the_optimum() {
+    let folder = Folder::new();
+    let texts: Vec<String> = (0..81)
+        .map(|place| match place % 2 {
+            0 => format!("file src/part_{place}.rs: {}", "some words ".repeat(1000)),
+            _ => format!("I read src/part_{}.rs", place - 1),
+        })
+        .collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let mut trace = body("claude-sonnet-4-5", &texts);
+    trace["id"] = json!("x");
+    let path = folder.write("trace.jsonl", &trace.to_string());
+    let arguments = [path.as_str(), "--compare", "--draw-pauses"];
+    let found = figures(&arguments);
+    let cost = |name: &str| {
+        let limits = found["limits"].as_array().expect("a list");
+        let own = limits.iter().find(|own| own["limit"] == name).expect("it was tried");
+        own["nano_usd"].as_u64().expect("a number")
+    };
+    assert!(cost("optimum") <= cost("economic"), "{found}");
+    assert!(cost("economic") < found["nano_usd"].as_u64().expect("a number"), "{found}");
+    assert_eq!(figures(&arguments), found, "pauses are the same each time");
+    let (_, text, _) = run(&mut savings(&arguments));
+    assert!(text.contains("limit optimum") && text.contains("if all were known before"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[test]

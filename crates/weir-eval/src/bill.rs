@@ -107,9 +107,7 @@ impl BilledTokens {
     /// Returns the tokens that a provider reported; `None` if it left out the prompt, or what was cached.
     pub fn reported(metered: &Metered, price: &Price) -> Option<Self> {
         let usage = metered.usage.as_ref()?;
-        let is_fast = metered.speed.as_deref() == Some("fast");
-        let tier = if is_fast { Some("fast") } else { metered.service_tier.as_deref() };
-        let service_tier = ServiceTier::from_name(tier.unwrap_or_default());
+        let service_tier = service_tier(metered);
         let pieces = Pieces {
             web_searches: usage.web_searches.unwrap_or(0),
             tool_calls: usage.tool_calls.unwrap_or(0),
@@ -171,6 +169,13 @@ impl BilledTokens {
         };
         cost(price, &billed).nano_usd.saturating_add(self.fees_nano_usd)
     }
+}
+
+/// Returns the tier that a request is billed by.
+pub(crate) fn service_tier(metered: &Metered) -> ServiceTier {
+    let is_fast = metered.speed.as_deref() == Some("fast");
+    let tier = if is_fast { Some("fast") } else { metered.service_tier.as_deref() };
+    ServiceTier::from_name(tier.unwrap_or_default())
 }
 
 /// Returns the size of the prompt that a provider reported.

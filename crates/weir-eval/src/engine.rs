@@ -14,10 +14,14 @@ use weir_engine::compact::{Compactor, Fact, Fate, Policy};
 use weir_engine::plan::{Known, Plan, PlanError, PlanOptions, plan_with};
 use weir_engine::wire::{Edit, Protocol, Request, splice};
 
+/// Request without messages.
+const EMPTY: &str = r#"{"messages":[]}"#;
+
 /// Replay of a conversation under weir's own engine, request by request.
 pub(crate) struct Engine<'a> {
     at_hand: AtHand<'a>,
-    raws: Vec<&'a str>,
+    /// The messages so far, without a body.
+    request: Request<'a>,
     options: PlanOptions,
     /// Edits of the previous request.
     edits: Vec<(usize, Edit)>,
@@ -67,8 +71,8 @@ impl<'a> Engine<'a> {
         let options = PlanOptions::for_messages(limit_tokens, policy.clone(), MEASURE);
         Self {
             at_hand: AtHand { conversation, state: RefCell::default(), readings: Rc::default() },
-            raws: conversation.messages.iter().map(|message| &*message.raw).collect(),
-            options: PlanOptions { prefetch, ..options },
+            request: Protocol::Chat.read(EMPTY.as_bytes(), 0).expect("it is a request"),
+            options: PlanOptions { prefetch, writes_body: false, ..options },
             edits: Vec::new(),
             sent: Vec::new(),
             length: 0,
@@ -84,25 +88,45 @@ impl<'a> Engine<'a> {
 
     /// Returns the messages sent for the first `length` messages, at least as many as last time.
     pub(crate) fn send(&mut self, length: usize) -> &[SentPiece] {
-        let body = format!(r#"{{"messages":[{}]}}"#, self.raws[..length].join(","));
-        let request = Protocol::Chat.read(body.as_bytes(), length).expect("it was read before");
+        self.extend(length);
         let stubs = self.summaries.as_ref();
         let summary = |gone: &[usize], _: Space| stubs?.of(gone);
-        let plan = match plan_with(&request, &self.options, &summary, &self.at_hand) {
+        let plan = match plan_with(&self.request, &self.options, &summary, &self.at_hand) {
             Ok(plan) => plan,
             // Judged as far as it came.
             Err(PlanError::CannotFit(unfit)) => unfit.plan,
             Err(error) => panic!("each message was read before: {error}"),
         };
+        // The plan took it, and is the only other one that holds it: the next request continues it in place.
+        self.at_hand.state.replace(Some(Arc::clone(&plan.state)));
         self.count_summaries(&plan);
         if plan.changes == self.edits {
             self.sent.extend((self.length..length).map(SentPiece::Verbatim));
         } else {
-            self.sent = self.spliced(&request, &plan);
+            self.sent = self.spliced(&plan);
             self.edits = plan.changes;
         }
         self.length = length;
         &self.sent
+    }
+
+    fn extend(&mut self, length: usize) {
+        let sent = &mut self.request.messages;
+        sent.truncate(length);
+        let all = &self.at_hand.conversation.messages[..length];
+        sent.extend(all[sent.len()..].iter().map(|message| &*message.raw));
+    }
+
+    /// Compacts the conversation before its request of `length` messages, if half the way to the next compaction
+    /// is done: what was sent before is in no cache any more.
+    pub(crate) fn compact_early(&mut self, length: usize) {
+        self.extend(length);
+        let options = PlanOptions { compacts_early: true, ..self.options.clone() };
+        let stubs = self.summaries.as_ref();
+        let summary = |gone: &[usize], _: Space| stubs?.of(gone);
+        if let Ok(plan) = plan_with(&self.request, &options, &summary, &self.at_hand) {
+            self.at_hand.state.replace(Some(plan.state));
+        }
     }
 
     /// Counts the summaries that a plan uses, and requests the next one.
@@ -118,7 +142,7 @@ impl<'a> Engine<'a> {
         if let Some(prefetch) = plan.prefetch.clone() {
             let is_sent = |message: &usize| end.fates()[*message] == Fate::Kept;
             let is_whole = prefetch.span.iter().all(is_sent);
-            let sent = Sent { raws: &self.raws, tokens: end.sent_tokens(), is_whole };
+            let sent = Sent { raws: &self.request.messages, tokens: end.sent_tokens(), is_whole };
             stubs.prefetch(prefetch, &sent);
         }
     }
@@ -130,14 +154,17 @@ impl<'a> Engine<'a> {
 
     /// Returns the request as planned, parsed message by message. Pieces of the previous request are
     /// reused with their search results.
-    fn spliced(&self, request: &Request<'_>, plan: &Plan) -> Vec<SentPiece> {
-        let length = request.messages.len();
-        let spliced = splice::apply(Protocol::Chat, request, &plan.changes);
+    fn spliced(&self, plan: &Plan) -> Vec<SentPiece> {
+        let raws = &self.request.messages;
+        let length = raws.len();
+        let body = format!(r#"{{"messages":[{}]}}"#, raws.join(","));
+        let request = Protocol::Chat.read(body.as_bytes(), length).expect("it was read before");
+        let spliced = splice::apply(Protocol::Chat, &request, &plan.changes);
         let sent = Protocol::Chat.read(spliced.as_bytes(), usize::MAX);
         let sent = sent.expect("what is spliced is a request").messages;
         let origins = origins(length, &plan.changes);
         let pieces = sent.iter().zip(origins).map(|(raw, origin)| match origin {
-            Some(index) if self.raws[index] == *raw => SentPiece::Verbatim(index),
+            Some(index) if raws[index] == *raw => SentPiece::Verbatim(index),
             origin => self.other(raw, origin),
         });
         pieces.collect()

@@ -8,6 +8,8 @@
 //! [`savings`] bills the requests that conversations really had, by their models' prices, and the same requests
 //! under limits.
 //!
+//! [`reconcile`] compares a journal with what providers export of usage and cost.
+//!
 //! The crate `weir-bench` judges the requests of any proxy by the same measures.
 
 #![warn(unreachable_pub)]
@@ -20,6 +22,7 @@ mod grams;
 pub mod html;
 pub mod judge;
 pub mod questions;
+pub mod reconcile;
 pub mod recorded;
 pub mod report;
 mod retold;

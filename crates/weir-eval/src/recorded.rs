@@ -1,12 +1,17 @@
-//! Conversations in a text: a request body, JSON lines of conversations or requests, a log of a gateway, an
-//! HTTP archive, or the transcript of a coding agent. Finds them and returns each as a request body. Reads no
-//! files.
+//! Conversations in a text: a request body, JSON lines of conversations or requests, a log or export of a
+//! gateway, an HTTP archive, or the transcript of a coding agent. Finds them and returns each as a request body.
+//! [`FORMS`] lists the forms, [`form`] recognises them, and `transcripts` has a reader for each. Reads no files.
 
 use serde_json::value::RawValue;
 
-use crate::transcripts::{LineMembers, claude_code, codex, logs, pi};
+use crate::transcripts::{
+    LineMembers, claude_code, codex, gemini, langfuse, logs, opencode, otel, pi,
+};
 pub use crate::transcripts::{Recorded, RecordedExchange};
 use weir_engine::wire::{Protocol, json};
+
+/// Maximum number of lists of records in one another.
+const MOST_LISTS: u8 = 2;
 
 /// Form of a text with conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,31 +22,45 @@ pub enum TextForm {
     Trace,
     /// HTTP archive.
     Har,
-    /// Transcript of Claude Code.
+    Langfuse,
+    Helicone,
+    OpenTelemetry,
     ClaudeCode,
     /// Rollout of codex.
     Codex,
-    /// Session of pi.
+    GeminiCli,
+    Opencode,
     Pi,
+    QwenCode,
 }
+
+/// Forms that are read, in the order of [`TextForm`]: their name in answers, and what they are in words.
+const FORMS: [(&str, &str); 12] = [
+    ("request", "request bodies"),
+    ("trace", "JSON lines of conversations or requests, OpenAI batch files, LiteLLM's logs"),
+    ("har", "HAR"),
+    ("langfuse", "exports of Langfuse"),
+    ("helicone", "exports of Helicone"),
+    ("otel", "OpenTelemetry's traces and logs in JSON"),
+    ("claude_code", "transcripts of Claude Code"),
+    ("codex", "codex"),
+    ("gemini_cli", "gemini-cli"),
+    ("opencode", "opencode"),
+    ("pi", "pi"),
+    ("qwen_code", "qwen-code"),
+];
 
 impl TextForm {
     /// Returns the name of the form in answers.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Request => "request",
-            Self::Trace => "trace",
-            Self::Har => "har",
-            Self::ClaudeCode => "claude_code",
-            Self::Codex => "codex",
-            Self::Pi => "pi",
-        }
+        FORMS[self as usize].0
     }
 }
 
-/// Forms that [`read`] knows, in words.
-pub const KNOWN_FORMS: &str = "request bodies, JSON lines of conversations or requests, OpenAI batch files, \
-                               LiteLLM's logs, HAR, and transcripts of Claude Code, codex or pi";
+/// Returns the forms that [`read`] knows, in words.
+pub fn known_forms() -> String {
+    FORMS.map(|(_, words)| words).join(", ")
+}
 
 /// What a text has.
 #[derive(Debug)]
@@ -61,29 +80,51 @@ pub struct ReadText {
 pub fn read(text: &str, protocol: Option<Protocol>) -> Result<ReadText, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if let Ok(whole) = serde_json::from_str::<&RawValue>(text)
-        && let Some((form, recorded)) = whole_text(whole.get(), protocol)
+        && let Some(read) = whole_text(whole, protocol)
     {
-        return Ok(ReadText { form, recorded, left_out: None });
+        return read;
     }
+    let table = table(text);
+    let text = table.as_deref().unwrap_or(text);
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let form = lines.clone().find_map(|(_, line)| form(line)).ok_or(
-        "This is neither a request body, nor JSON lines of conversations, nor a transcript of Claude \
-         Code, codex or pi.",
+        "This is neither a request body, nor JSON lines of conversations, nor a transcript of a coding agent.",
     )?;
     let mut left_out = LeftOut::default();
-    let lines = lines.map(|(place, line)| (place + 1, line));
+    let parsed = lines.filter_map(|(place, line)| {
+        let parsed = serde_json::from_str::<&RawValue>(line);
+        let number = place + 1;
+        let parsed =
+            parsed.map_err(|error| left_out.add(number, &format!("is not JSON ({error})")));
+        Some((number, parsed.ok()?))
+    });
+    // The last one may still be written to, and a machine that stopped leaves a broken one.
+    let parsed: Vec<(usize, &RawValue)> = parsed.collect();
+    let objects = || parsed.iter().map(|(_, raw)| *raw).collect::<Vec<_>>();
     let recorded = match form {
-        TextForm::Request | TextForm::Trace | TextForm::Har => {
-            trace(lines, protocol, &mut left_out)
+        TextForm::ClaudeCode => claude_code::conversations(&objects()),
+        TextForm::Codex => codex::conversations(&objects()),
+        TextForm::GeminiCli => gemini::gemini_cli(&objects()),
+        TextForm::Pi => pi::conversations(&objects()),
+        TextForm::QwenCode => gemini::qwen(&objects()),
+        _ => {
+            let mut found = Vec::new();
+            for (number, raw) in &parsed {
+                add_records(raw.get(), (*number, MOST_LISTS), protocol, &mut left_out, &mut found);
+            }
+            found
         }
-        TextForm::ClaudeCode => claude_code::conversations(&objects(lines, &mut left_out)),
-        TextForm::Codex => codex::conversations(&objects(lines, &mut left_out)),
-        TextForm::Pi => pi::conversations(&objects(lines, &mut left_out)),
     };
-    let left_out = left_out.said();
-    match recorded.is_empty() {
-        true => Err(left_out.unwrap_or_else(|| "The transcript has no messages yet.".to_owned())),
-        false => Ok(ReadText { form, recorded, left_out }),
+    ReadText::new(form, recorded, left_out)
+}
+
+impl ReadText {
+    fn new(form: TextForm, recorded: Vec<Recorded>, left_out: LeftOut) -> Result<Self, String> {
+        let left_out = left_out.said();
+        match recorded.is_empty() {
+            true => Err(left_out.unwrap_or_else(|| "It has no messages yet.".to_owned())),
+            false => Ok(Self { form, recorded, left_out }),
+        }
     }
 }
 
@@ -109,27 +150,78 @@ impl LeftOut {
     }
 }
 
-/// Reads a text that is one JSON value.
-fn whole_text(text: &str, protocol: Option<Protocol>) -> Option<(TextForm, Vec<Recorded>)> {
+/// Returns the rows of a table with commas as lines of JSON, if it has requests' bodies; `None` for other texts.
+fn table(text: &str) -> Option<String> {
+    let head = text.lines().next()?;
+    if head.starts_with(['{', '[']) || !head.contains("request_body") {
+        return None;
+    }
+    let mut rows = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
+    let names = rows.headers().ok()?.clone();
+    let mut lines = String::new();
+    for row in rows.records() {
+        // What is no row is no JSON either, and is named by its line.
+        let row = row.unwrap_or_default();
+        let member = |(name, value): (&str, &str)| {
+            let is_json = value.starts_with(|first: char| !first.is_alphabetic())
+                && serde_json::from_str::<&RawValue>(value).is_ok();
+            let value =
+                if is_json { value.replace('\n', " ") } else { crate::transcripts::quoted(value) };
+            (!value.is_empty()).then(|| format!("{}:{value}", crate::transcripts::quoted(name)))
+        };
+        let members: Vec<String> = names.iter().zip(row.iter()).filter_map(member).collect();
+        lines.push_str(&format!("{{{}}}\n", members.join(",")));
+    }
+    Some(lines)
+}
+
+/// Reads a text that is one JSON value; `None` if it is only one line of many.
+fn whole_text(whole: &RawValue, protocol: Option<Protocol>) -> Option<Result<ReadText, String>> {
+    let text = whole.get();
+    let mut left_out = LeftOut::default();
+    let mut found = Vec::new();
     if text.starts_with('[') {
         let elements = json::elements(text)?;
         let has_role = |raw: &&str| json::member(raw, "role").is_some();
         // A list of records, rather than of messages or items.
-        let records = elements.iter().enumerate();
-        let records = records.map(|(place, raw)| logs::request(raw, place + 1, protocol));
-        if !elements.is_empty()
-            && !elements.iter().any(has_role)
-            && let Some(found) = records.collect::<Option<Vec<_>>>()
-        {
-            return Some((TextForm::Trace, found));
+        if !elements.is_empty() && !elements.iter().any(has_role) {
+            for (place, raw) in elements.iter().enumerate() {
+                add_records(raw, (place + 1, MOST_LISTS), protocol, &mut left_out, &mut found);
+            }
+            let form = elements.iter().find_map(|raw| form(raw));
+            if let Some(form) = form.filter(|form| !found.is_empty() || is_export(*form)) {
+                return Some(ReadText::new(form, found, left_out));
+            }
         }
         let list = logs::list(text, protocol.unwrap_or_else(|| Protocol::recognise(text)));
-        return Some((TextForm::Request, vec![list]));
+        return Some(ReadText::new(TextForm::Request, vec![list], LeftOut::default()));
     }
-    if let Some(found) = logs::har(text, protocol) {
-        return Some((TextForm::Har, found)).filter(|(_, found)| !found.is_empty());
-    }
-    Some((TextForm::Request, vec![logs::request(text, 1, protocol)?]))
+    let line = LineMembers::of(text)?;
+    let form = form(text);
+    let recorded = match form {
+        Some(TextForm::GeminiCli) => gemini::gemini_cli(&[whole]),
+        Some(TextForm::Opencode) => opencode::conversations(&line),
+        Some(form) if is_export(form) => {
+            add_records(text, (1, MOST_LISTS), protocol, &mut left_out, &mut found);
+            found
+        }
+        _ => match logs::har(text, protocol) {
+            Some(found) => {
+                let found = Some(found).filter(|found| !found.is_empty())?;
+                return Some(ReadText::new(TextForm::Har, found, left_out));
+            }
+            None => {
+                let request = logs::request(text, 1, protocol)?;
+                return Some(ReadText::new(TextForm::Request, vec![request], left_out));
+            }
+        },
+    };
+    Some(ReadText::new(form?, recorded, left_out))
+}
+
+/// Whether each record of a form may be something else than a request.
+fn is_export(form: TextForm) -> bool {
+    matches!(form, TextForm::Langfuse | TextForm::Helicone | TextForm::OpenTelemetry)
 }
 
 /// Returns the form that the members of a line show.
@@ -138,10 +230,17 @@ fn form(line: &str) -> Option<TextForm> {
     let line = LineMembers::of(raw.get())?;
     let kind = line.text("type").unwrap_or_default();
     let has = |name| line.get(name).is_some();
+    let has_parts = || line.get("message").is_some_and(|own| json::member(own, "parts").is_some());
     match kind.as_str() {
+        _ if opencode::is_export(&line) => Some(TextForm::Opencode),
+        _ if gemini::is_session(&line) => Some(TextForm::GeminiCli),
+        _ if otel::spans(&line, raw.get()).is_some() => Some(TextForm::OpenTelemetry),
+        _ if langfuse::is_observation(&line) || listed(&line).is_some() => Some(TextForm::Langfuse),
+        _ if has("request_created_at") || has("request_body") => Some(TextForm::Helicone),
         _ if has("messages") || has("input") => Some(TextForm::Trace),
         "" => (has("body") || has("request")).then_some(TextForm::Trace),
         _ if has("payload") => Some(TextForm::Codex),
+        "user" | "assistant" | "tool_result" if has_parts() => Some(TextForm::QwenCode),
         "user" | "assistant" if has("message") => Some(TextForm::ClaudeCode),
         "session" => Some(TextForm::Pi),
         // codex wrote bare items before it wrote payloads.
@@ -149,123 +248,57 @@ fn form(line: &str) -> Option<TextForm> {
     }
 }
 
-/// Parses each line. The last one may still be written to, and a machine that stopped leaves a broken one.
-fn objects<'a>(
-    lines: impl Iterator<Item = (usize, &'a str)>,
-    left_out: &mut LeftOut,
-) -> Vec<&'a RawValue> {
-    let parsed = lines.filter_map(|(number, line)| {
-        let parsed = serde_json::from_str(line);
-        parsed.map_err(|error| left_out.add(number, &format!("is not JSON ({error})"))).ok()
-    });
-    parsed.collect()
+/// Returns the observations of a trace or of a page, or the traces of a page.
+fn listed<'a>(line: &LineMembers<'a>) -> Option<Vec<&'a str>> {
+    let is_one = |raw: &&str| {
+        let own = LineMembers::of(raw);
+        own.is_some_and(|own| langfuse::is_observation(&own) || own.get("observations").is_some())
+    };
+    let list = ["observations", "data"].into_iter().find_map(|name| line.get(name));
+    list.and_then(json::elements).filter(|list| list.first().is_some_and(|raw| is_one(&raw)))
 }
 
-/// Reads each line as a request or a conversation. Logs of gateways have other requests, too.
-fn trace<'a>(
-    lines: impl Iterator<Item = (usize, &'a str)>,
+/// Reads the requests of a record. Logs of gateways have other records, too.
+fn add_records(
+    raw: &str,
+    (number, lists): (usize, u8),
     protocol: Option<Protocol>,
     left_out: &mut LeftOut,
-) -> Vec<Recorded> {
-    let mut found = Vec::new();
-    for (number, line) in lines {
-        for raw in objects(std::iter::once((number, line)), left_out) {
-            match logs::request(raw.get(), number, protocol) {
-                Some(own) => found.push(own),
-                None => left_out.add(number, "has neither messages nor input"),
-            }
+    found: &mut Vec<Recorded>,
+) {
+    let Some(line) = LineMembers::of(raw) else {
+        left_out.add(number, "is no object");
+        return;
+    };
+    if let Some(list) = listed(&line).filter(|_| lists > 0) {
+        for own in list {
+            add_records(own, (number, lists - 1), protocol, left_out, found);
+        }
+        return;
+    }
+    let read: Vec<Result<Option<Recorded>, &str>> = match otel::spans(&line, raw) {
+        Some(spans) => spans.into_iter().map(|span| otel::request(span, number)).collect(),
+        None if langfuse::is_observation(&line) => vec![langfuse::request(&line, number)],
+        None if opencode::is_export(&line) => {
+            found.extend(opencode::conversations(&line));
+            return;
+        }
+        None => {
+            let read = logs::request(raw, number, protocol);
+            let reason = match line.get("request_created_at") {
+                Some(_) => "has no bodies: Helicone exports them with --include-body",
+                None => "has neither messages nor input",
+            };
+            vec![read.map(Some).ok_or(reason)]
+        }
+    };
+    for read in read {
+        match read {
+            Ok(request) => found.extend(request),
+            Err(reason) => left_out.add(number, reason),
         }
     }
-    found
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_form_is_recognised() {
-        let said = r#"{"role":"user","content":"x"}"#;
-        let chat = format!(r#"{{"model":"m","messages":[{said}]}}"#);
-        let line = format!(r#"{{"id":"a","messages":[{said}]}}"#);
-        let item =
-            r#"{"type":"message","role":"user","content":[{"type":"input_text","text":"x"}]}"#;
-        for (text, form, ids, protocol) in [
-            (chat.clone(), TextForm::Request, "line-1", Protocol::Chat),
-            (line.clone(), TextForm::Request, "a", Protocol::Chat),
-            (format!("[\n{said}\n]"), TextForm::Request, "request", Protocol::Chat),
-            (format!("[{item}]"), TextForm::Request, "request", Protocol::Responses),
-            (format!("{line}\n\n{chat}\n"), TextForm::Trace, "a,line-3", Protocol::Chat),
-            (
-                format!(
-                    "{{\"type\":\"summary\",\"summary\":\"s\"}}\n{}",
-                    format_args!(r#"{{"type":"user","sessionId":"s1","message":{said}}}"#)
-                ),
-                TextForm::ClaudeCode,
-                "s1",
-                Protocol::Messages,
-            ),
-            (
-                format!(r#"{{"timestamp":"t","type":"response_item","payload":{item}}}"#),
-                TextForm::Codex,
-                "rollout",
-                Protocol::Responses,
-            ),
-            (
-                format!("{{\"id\":\"old\",\"instructions\":\"Be brief.\"}}\n{item}"),
-                TextForm::Codex,
-                "old",
-                Protocol::Responses,
-            ),
-        ] {
-            let found = read(&text, None).unwrap_or_else(|error| panic!("{text}: {error}"));
-            let (found, all) = (found.form, found.recorded);
-            let own: Vec<&str> = all.iter().map(|own| own.id.as_str()).collect();
-            assert_eq!((found, own.join(",").as_str()), (form, ids), "{text}");
-            assert_eq!(all[0].protocol, protocol, "{text}");
-            let request = protocol.read(all[0].body.as_bytes(), 100).expect("readable");
-            assert_eq!(request.messages.len() - request.outside, 1, "{}", all[0].body);
-        }
-    }
-
-    #[test]
-    fn other_texts_are_refused_with_the_reason() {
-        for (text, reason) in [
-            ("", "neither"),
-            ("hello", "neither"),
-            ("{}", "neither"),
-            ("7", "neither"),
-            (
-                "{\"request\":7}\n{\"request\":8}\n",
-                "Line 1 has neither messages nor input; it is left out with 1 more",
-            ),
-            ("{\"type\":\"user\",\"message\":{}}\n{\"type\":\"user\"}", "no messages yet"),
-            ("{\"type\":\"user\",\"message\":{}}\n{\"type\":", "Line 2 is not JSON"),
-        ] {
-            let error = read(text, None).expect_err(text);
-            assert!(error.contains(reason), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn lines_that_cannot_be_read_are_left_out_and_named() {
-        let line = r#"{"id":"a","messages":[{"role":"user","content":"x"}]}"#;
-        let said = r#"{"type":"user","message":{"role":"user","content":"x"}}"#;
-        let other = "{\"type\":\"queue-operation\"}\n".repeat(100);
-        let empty = "\0".repeat(512);
-        for (text, conversations, left_out) in [
-            (format!("{line}\nx\n{{}}\n{line}"), 2, Some("Line 2 is not JSON")),
-            (format!("{line}\n{{\"id\":\"b\"}}\n"), 1, Some("Line 2 has neither")),
-            (format!("{said}\n{empty}\n{said}\n"), 1, Some("Line 2 is not JSON")),
-            (format!("{said}\n{{\"type\":"), 1, Some("Line 2 is not JSON")),
-            (format!("\u{feff}{said}\n{said}\n"), 1, None),
-            (format!("{other}{said}\n"), 1, None),
-        ] {
-            let found = read(&text, None).unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert_eq!(found.recorded.len(), conversations, "{text}");
-            let said = found.left_out.as_deref();
-            let is_named = said.zip(left_out).is_some_and(|(said, own)| said.starts_with(own));
-            assert!(is_named || said == left_out, "{text}: {said:?}");
-        }
-    }
-}
+mod tests;

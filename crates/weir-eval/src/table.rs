@@ -24,27 +24,88 @@ pub fn figures(row: &Row) -> Vec<String> {
     cells
 }
 
-/// Formats the rows under their titles, in columns as wide as they need.
+/// Columns of figures of the short table.
+const SHORT: [&str; 6] = ["requests", "values", "context", "sent", "bill", "rewrites"];
+/// Maximum width of a name in the short table.
+const NAME_WIDTH: usize = 16;
+const LEGEND: &str = "\
+values: those that answers used again from further back and that are still sent;
+context: with the text around them; sent, bill: of sending everything.
+";
+
+/// Formats all figures of the rows under their titles, in columns as wide as they need.
 pub fn table(rows: &[&Row]) -> String {
+    columns(rows, heads().map(str::to_owned).collect(), |text| text.to_owned(), figures)
+}
+
+/// Formats the figures that most people want, in 80 columns, and says what they mean and which rules are broken.
+pub fn short(rows: &[&Row]) -> String {
+    let percent = |value: Option<f64>| {
+        value.map_or("-".to_owned(), |value| format!("{:.0} %", value * 100.0))
+    };
+    let figures = |row: &Row| {
+        let shares = [row.reference.value, row.ctx.value, row.sent_per_full, row.billed_per_none];
+        let mut cells = vec![row.turns.to_string()];
+        cells.extend(shares.map(percent));
+        cells.push(row.cuts.to_string());
+        cells
+    };
+    let text = columns(rows, SHORT.map(str::to_owned).to_vec(), clipped, figures);
+    let totals = || rows.iter().filter(|row| row.source.is_none());
+    let over: u64 = totals().map(|row| row.faults.over).sum();
+    let faults = totals().map(|row| &row.faults);
+    let broken: u64 =
+        faults.map(|own| own.unpaired + own.opens_with_result + own.last_changed).sum();
+    let infeasible: u64 = totals().map(|row| row.infeasible).sum();
+    let mut notes = match (over, broken) {
+        (0, 0) => "No request is above its budget, and none breaks a rule.".to_owned(),
+        _ => format!("{over} requests are above their budget, {broken} rules are broken."),
+    };
+    if infeasible > 0 {
+        notes +=
+            &format!("\n{infeasible} more requests cannot fit: what must stay exceeds the budget.");
+    }
+    format!("{text}\n{LEGEND}{notes}\n--all has all figures.\n")
+}
+
+/// Shortens a name to the room that the short table has for it.
+fn clipped(name: &str) -> String {
+    match name.chars().count() <= NAME_WIDTH {
+        true => name.to_owned(),
+        false => name.chars().take(NAME_WIDTH - 1).chain(['…']).collect(),
+    }
+}
+
+fn columns(
+    rows: &[&Row],
+    heads: Vec<String>,
+    name: impl Fn(&str) -> String,
+    figures: impl Fn(&Row) -> Vec<String>,
+) -> String {
     let by_source = rows.iter().any(|row| row.source.is_some());
     let texts = if by_source { 3 } else { 2 };
     let mut head = vec!["policy".to_owned(), "budget".to_owned(), "source".to_owned()];
     head.truncate(texts);
-    head.extend(heads().map(str::to_owned));
+    head.extend(heads);
     let mut lines = vec![head];
     for row in rows {
         let source = row.source.as_deref().unwrap_or("all");
-        let mut cells = vec![row.policy.clone(), row.budget.clone(), source.to_owned()];
+        let mut cells = vec![name(&row.policy), row.budget.clone(), name(source)];
         cells.truncate(texts);
         cells.extend(figures(row));
         lines.push(cells);
     }
+    aligned(&lines, texts)
+}
+
+/// Aligns columns: the first `texts` to the left, the others to the right.
+fn aligned(lines: &[Vec<String>], texts: usize) -> String {
     let width = |column: usize| {
         lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
     };
     let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
     let mut text = String::new();
-    for cells in &lines {
+    for cells in lines {
         let mut line = String::new();
         for (column, cell) in cells.iter().enumerate() {
             let pad = " ".repeat(widths[column] - cell.chars().count());

@@ -305,16 +305,11 @@ pub(super) fn nano_usd(text: Option<&str>) -> Option<i128> {
     NanoUsd::parse(amount).map(|amount| sign * i128::from(amount.0))
 }
 
-/// Formats nano-dollars for people: cents for large amounts, more decimals for small ones.
+/// Formats nano-dollars for people.
 pub(super) fn dollars(nano_usd: i128) -> String {
-    const NANO_USD_PER_USD: u128 = 1_000_000_000;
     let sign = if nano_usd < 0 { "-" } else { "" };
-    let amount = nano_usd.unsigned_abs();
-    let decimals: u32 = if amount >= 100 * NANO_USD_PER_USD { 2 } else { 4 };
-    let steps_per_usd = 10_u128.pow(decimals);
-    let steps = amount.div_ceil(NANO_USD_PER_USD / steps_per_usd);
-    let (whole, fraction) = (steps / steps_per_usd, steps % steps_per_usd);
-    format!("{sign}${whole}.{fraction:0width$}", width = decimals as usize)
+    let amount = u64::try_from(nano_usd.unsigned_abs()).unwrap_or(u64::MAX);
+    format!("{sign}{}", NanoUsd(amount).shown())
 }
 
 #[cfg(test)]
@@ -407,9 +402,9 @@ mod tests {
     fn money_may_be_negative() {
         for (text, expected) in [
             ("0.00", "$0.0000"),
-            ("1.23456", "$1.2346"),
+            ("1.23456", "$1.24"),
             ("-0.5", "-$0.5000"),
-            ("1234.567", "$1234.57"),
+            ("1234.567", "$1,234.57"),
         ] {
             assert_eq!(nano_usd(Some(text)).map(dollars).as_deref(), Some(expected), "{text}");
         }

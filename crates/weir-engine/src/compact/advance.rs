@@ -116,6 +116,12 @@ impl Compactor {
         self.within(self.profile.limit_tokens.min(self.sizes.request_tokens), source)
     }
 
+    /// Returns the state after a compaction at its end although none is due, to the marks of a limit no larger than
+    /// the conversation itself. Later ones follow the limit that holds.
+    pub(crate) fn compacted(&self, source: &dyn Source) -> Self {
+        Self { profile: Arc::clone(&self.profile), ..self.shortened(source) }
+    }
+
     /// Returns the state for sending a request that ends here with other tools, which take `more_tokens`.
     pub(crate) fn with_tools(&self, more_tokens: u64, source: &dyn Source) -> Self {
         let limit_tokens = self.profile.limit_tokens.saturating_sub(more_tokens);

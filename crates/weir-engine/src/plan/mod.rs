@@ -125,7 +125,10 @@ pub fn plan_with(
         .with_readings(known.readings(), &read_many)
         .with_summaries(&summary);
     let extras_tokens = known::extras_tokens(request, options.measure, known);
-    let state = state(request, options, extras_tokens, known, &source)?;
+    let mut state = state(request, options, extras_tokens, known, &source)?;
+    if options.compacts_early && state.is_past_half_way() {
+        state = Arc::new(state.compacted(&source));
+    }
     known.keep_state(&state);
     let mut plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
     plan.correct_head(request, options, known)?;
@@ -365,8 +368,10 @@ impl Plan {
         let mut frame = OuterEdits::new(request, options, self.sent_tokens, kind);
         frame.tools = tools.map(|(tools, _)| tools);
         self.edits.extend(frame.names());
-        (self.body, self.usage_request) =
-            edits::body(request, &options.model, &self.changes, &frame);
+        if options.writes_body {
+            (self.body, self.usage_request) =
+                edits::body(request, &options.model, &self.changes, &frame);
+        }
         self.is_clampable = kind != Kind::Observed && clamp::is_possible(request);
         self.max_output_tokens = frame.clamp.or(request.max_output_tokens);
         Ok(self)

@@ -62,6 +62,11 @@ pub struct PlanOptions {
     pub provider_decides: bool,
     /// Whether the limit is for the messages alone.
     pub is_for_messages: bool,
+    /// Whether the conversation is compacted at its end once half the way to the next compaction is done, since
+    /// the provider's cache has dropped what was sent before.
+    pub compacts_early: bool,
+    /// Whether the plan has a body. A replay reads its changes alone.
+    pub writes_body: bool,
 }
 
 impl PlanOptions {
@@ -96,6 +101,8 @@ impl PlanOptions {
             prefetch: None,
             provider_decides: false,
             is_for_messages: false,
+            compacts_early: false,
+            writes_body: true,
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::conversation::Conversation;
 use crate::recorded::{Recorded, RecordedExchange};
 use crate::retold;
 use weir_engine::wire::json;
@@ -35,6 +36,25 @@ impl Folded {
         let exchanges = self.recorded.exchanges.iter();
         let reported = exchanges.filter_map(RecordedExchange::prompt_tokens).max();
         reported.unwrap_or(self.recorded.body.len() as u64 / BYTES_A_TOKEN)
+    }
+
+    /// Reads it as a conversation; its turns are the requests that were made.
+    ///
+    /// # Errors
+    ///
+    /// If a message of it cannot be read; the text names it.
+    pub fn conversation(&self) -> Result<Conversation, String> {
+        let Self { recorded, lengths, .. } = self;
+        let read = Conversation::read(&recorded.body, 1, Some(recorded.protocol));
+        let mut own = read.map_err(|error| format!("{}: {error}", recorded.id))?;
+        own.id.clone_from(&recorded.id);
+        if let Some(lengths) = lengths {
+            own.turns.clone_from(lengths);
+        }
+        match own.turns.iter().any(|length| *length > own.messages.len()) {
+            true => Err(format!("{}: its messages are given twice", recorded.id)),
+            false => Ok(own),
+        }
     }
 }
 

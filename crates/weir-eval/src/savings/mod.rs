@@ -5,6 +5,7 @@
 mod fold;
 mod habits;
 mod history;
+mod optimum;
 mod report;
 mod text;
 
@@ -14,7 +15,7 @@ use std::rc::Rc;
 pub use fold::{Folded, fold};
 pub use habits::{Habit, Habits};
 use history::History;
-pub use history::{Prices, Unbilled};
+pub use history::{Models, Prices, Unbilled};
 pub use report::{At, Group, Savings};
 
 use crate::bill::{BilledTokens, MOST_TOKENS};
@@ -30,6 +31,49 @@ use weir_engine::compact::source::Readings;
 const LIMITS: [u64; 8] = [4, 8, 16, 32, 64, 128, 256, 512];
 /// Number of limits that are tried if none is asked for.
 const TRIED: usize = 3;
+
+/// Messages that stay after each compaction of the optimum, in tokens: as many as limits by price keep at least.
+const KEPT_TOKENS: u64 = 16_000;
+
+/// Limit by price, before the prices are known.
+const ECONOMIC: Goal = Goal::WORDS[2].1;
+
+/// Limit that is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrialLimit {
+    Goal(Goal),
+    /// By price; and before a request after a pause that the cache does not outlive, if half the way to the next
+    /// compaction is done.
+    Cold,
+    /// No limit: the cheapest compactions if the conversation is known to its end, by sizes alone. Nothing is
+    /// planned, and nothing is said of what is lost.
+    Optimum,
+}
+
+impl TrialLimit {
+    /// Limits that have a name.
+    pub const WORDS: [(&'static str, Self); 5] = [
+        ("window", Self::Goal(Goal::Limit)),
+        ("step", Self::Goal(Goal::Step)),
+        ("economic", Self::Goal(ECONOMIC)),
+        ("cold", Self::Cold),
+        ("optimum", Self::Optimum),
+    ];
+
+    /// Returns its name; `None` for a number of tokens.
+    pub fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Goal(goal) => goal.word(),
+            Self::Cold => Some("cold"),
+            Self::Optimum => Some("optimum"),
+        }
+    }
+
+    /// Returns the number of tokens, if it is one.
+    pub fn tokens(self) -> Option<u64> {
+        if let Self::Goal(Goal::Tokens(tokens)) = self { Some(tokens) } else { None }
+    }
+}
 
 /// Returns the limits in tokens to try for conversations whose largest prompt has about `largest_tokens`, the
 /// highest first. Much lower ones cut so often that they hardly pay, and take long to replay.
@@ -80,20 +124,18 @@ pub struct Limited {
     pub shortened_requests: u64,
 }
 
-/// Bills one conversation as it was, and under each of `limits` by a policy. Requests that name no
-/// model are of `default_model`.
+/// Bills one conversation as it was, and under each of the limits by a policy.
 ///
 /// # Errors
 ///
 /// If the conversation cannot be read, or has a request whose price is not known.
 pub fn examine(
     draft: &Folded,
-    default_model: Option<&str>,
-    prices: &Prices<'_>,
+    models: &Models<'_>,
     policy: &Policy,
-    goals: &[Goal],
+    tried: &[TrialLimit],
 ) -> Result<Finding, Unbilled> {
-    let history = History::read(draft, default_model, prices)?;
+    let history = History::read(draft, models)?;
     let mut questions = Questions::new(&history.conversation);
     let turns = &history.conversation.turns;
     // Requests of the same messages have one answer.
@@ -103,6 +145,7 @@ pub fn examine(
     let made = &history.made;
     let prompts = || made.iter().map(|own| own.billed.prompt_tokens);
     let largest_prompt_tokens = prompts().max().unwrap_or(0);
+    let window_tokens = made.first().and_then(|own| (models.window_tokens)(&own.model));
     let mut models: Vec<ModelCost> = Vec::new();
     for own in made {
         let cost = model_cost(&mut models, &own.model);
@@ -110,10 +153,17 @@ pub fn examine(
         cost.nano_usd = cost.nano_usd.saturating_add(own.nano_usd());
     }
     let readings = Rc::default();
-    let mut limits = Vec::with_capacity(goals.len());
-    for goal in goals {
-        let is_below = !matches!(goal, Goal::Tokens(limit) if largest_prompt_tokens <= *limit);
-        let run = is_below.then(|| limited(&history, &questions, *goal, policy, &readings));
+    let mut limits = Vec::with_capacity(tried.len());
+    for own in tried {
+        let own = match (own, window_tokens) {
+            (TrialLimit::Goal(Goal::Limit), Some(window)) => TrialLimit::Goal(Goal::Tokens(window)),
+            _ => *own,
+        };
+        let is_below = own.tokens().is_none_or(|limit| largest_prompt_tokens > limit);
+        let run = is_below.then(|| match own {
+            TrialLimit::Optimum => (optimum::cheapest(&history, KEPT_TOKENS), Limited::default()),
+            own => limited(&history, &questions, own, policy, &readings),
+        });
         let (bills, limited) = run.unwrap_or_default();
         limits.push(limited);
         models.iter_mut().for_each(|cost| cost.limits_nano_usd.push(0));
@@ -153,10 +203,12 @@ fn model_cost<'m>(models: &'m mut Vec<ModelCost>, model: &str) -> &'m mut ModelC
 fn limited(
     history: &History,
     questions: &Questions,
-    goal: Goal,
+    tried: TrialLimit,
     policy: &Policy,
     readings: &Rc<Readings>,
 ) -> (Vec<BilledTokens>, Limited) {
+    let is_cold = tried == TrialLimit::Cold;
+    let goal = if let TrialLimit::Goal(goal) = tried { goal } else { ECONOMIC };
     let conversation = &history.conversation;
     let mut found = Limited::default();
     let mut policy = policy.clone();
@@ -181,6 +233,9 @@ fn limited(
     let mut bills = Vec::with_capacity(history.made.len());
     let mut was_whole = true;
     for (place, (made, length)) in history.made.iter().zip(&conversation.turns).enumerate() {
+        if is_cold && made.is_long_cold() {
+            engine.compact_early(*length);
+        }
         judge.judge(place, engine.send(*length));
         let (full_tokens, sent_tokens) = judge.sizes[place];
         let is_unfit =
@@ -217,8 +272,13 @@ mod tests {
         let (drafts, refused) = fold(vec![recorded.clone()]);
         assert!(refused.is_empty(), "{refused:?}");
         let policy = Policy::default();
-        let goals: Vec<Goal> = limits_tokens.iter().map(|tokens| Goal::Tokens(*tokens)).collect();
-        examine(&drafts[0], None, &prices, &policy, &goals).expect("it can be billed")
+        let tried: Vec<TrialLimit> =
+            limits_tokens.iter().map(|tokens| TrialLimit::Goal(Goal::Tokens(*tokens))).collect();
+        examine(&drafts[0], &models(&prices), &policy, &tried).expect("it can be billed")
+    }
+
+    fn models<'p>(price: &'p Prices<'p>) -> Models<'p> {
+        Models { price, window_tokens: &|_| None, default_model: None, draws_pauses: false }
     }
 
     fn nano_usd(finding: &Finding) -> u64 {
@@ -318,7 +378,8 @@ mod tests {
         let read = |body: &str, model: Option<&str>| {
             let body = body.to_owned();
             let (drafts, _) = fold(vec![Recorded { body, ..Recorded::default() }]);
-            examine(&drafts[0], model, &|_| None, &Policy::default(), &[]).expect_err("no price")
+            let models = Models { default_model: model, ..models(&|_| None) };
+            examine(&drafts[0], &models, &Policy::default(), &[]).expect_err("no price")
         };
         let messages =
             r#""messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
@@ -368,7 +429,7 @@ mod tests {
         let price = Price::parse("in 4 out 20 above 2000 in 8 out 30").expect("a price");
         let (drafts, _) = fold(vec![request(1), request(2)]);
         let prices = |_: &str| Some(&price);
-        let finding = examine(&drafts[0], None, &prices, &Policy::default(), &[]);
+        let finding = examine(&drafts[0], &models(&prices), &Policy::default(), &[]);
         let finding = finding.expect("it can be billed");
         let (above, below) = (3000 * 8000 + 10 * 30_000, 3000 * 4000 + 10 * 20_000);
         assert_eq!(nano_usd(&finding), 2 * above);
@@ -391,13 +452,8 @@ mod tests {
             vec![(ServiceTier::Fast, Rates::of_tokens(8_000_000_000, 40_000_000_000))];
         let prices = |_: &str| Some(&price);
         let (drafts, _) = fold(vec![own]);
-        let finding = examine(
-            &drafts[0],
-            None,
-            &prices,
-            &Policy::default(),
-            &[weir_engine::compact::policy::Goal::Tokens(4000)],
-        );
+        let tried = [TrialLimit::Goal(Goal::Tokens(4000))];
+        let finding = examine(&drafts[0], &models(&prices), &Policy::default(), &tried);
         let finding = finding.expect("it can be billed");
         let fees = 5 * 10_000_000 + 1000 * 8000 + 100 * 40_000;
         assert_eq!(nano_usd(&finding), 9000 * 8000 + 10 * 40_000 + fees);
@@ -420,7 +476,7 @@ mod tests {
         let prices = |_: &str| Some(&price);
         let bill = |mark: &str| {
             let (drafts, _) = fold(vec![request(mark, 0), request(mark, 1)]);
-            let found = examine(&drafts[0], None, &prices, &Policy::default(), &[]);
+            let found = examine(&drafts[0], &models(&prices), &Policy::default(), &[]);
             found.expect("it can be billed")
         };
         let plain = bill("");

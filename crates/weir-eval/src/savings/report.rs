@@ -7,8 +7,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::habits::Habits;
-use super::{Finding, Unbilled};
-use weir_engine::compact::policy::Goal;
+use super::{Finding, TrialLimit, Unbilled};
 
 /// Share of the values used again that a limit must keep to be the best, in percent.
 const LEAST_KEPT_PERCENT: u64 = 95;
@@ -57,6 +56,9 @@ pub struct At {
     pub shortened_requests: u64,
     /// Requests that nothing can make fit.
     pub unfit_requests: u64,
+    /// Conversations that cost more than without it, and by how much the worst of them, in thousandths.
+    pub dearer_conversations: u64,
+    pub most_dearer_permille: u64,
 }
 
 /// The requests to one model or of one project.
@@ -70,8 +72,12 @@ pub struct Group {
 }
 
 impl Savings {
-    /// Sums up the findings at `goals`. `is_search` if they were chosen to find the best.
-    pub fn new(findings: Vec<Result<Finding, Unbilled>>, goals: &[Goal], is_search: bool) -> Self {
+    /// Sums up the findings at the limits. `is_search` if they were chosen to find the best.
+    pub fn new(
+        findings: Vec<Result<Finding, Unbilled>>,
+        tried: &[TrialLimit],
+        is_search: bool,
+    ) -> Self {
         let mut own = Self { is_search, ..Self::default() };
         let mut all = Vec::with_capacity(findings.len());
         for finding in findings {
@@ -83,7 +89,7 @@ impl Savings {
             }
         }
         all.iter().for_each(|finding| own.add(finding));
-        let at = goals.iter().enumerate().map(|(place, goal)| own.at(place, *goal, &all));
+        let at = tried.iter().enumerate().map(|(place, limit)| own.at(place, *limit, &all));
         let at: Vec<At> = at.collect();
         own.best = own.best(&at).filter(|_| is_search);
         let chosen = own.best.or_else(|| at.iter().min_by_key(|at| at.limit_tokens).copied());
@@ -111,9 +117,8 @@ impl Savings {
     }
 
     /// Returns the figures at the limit of this place.
-    fn at(&self, place: usize, goal: Goal, all: &[Finding]) -> At {
-        let limit_tokens = if let Goal::Tokens(tokens) = goal { Some(tokens) } else { None };
-        let limit = goal.word();
+    fn at(&self, place: usize, tried: TrialLimit, all: &[Finding]) -> At {
+        let (limit_tokens, limit) = (tried.tokens(), tried.word());
         let mut at = At { limit_tokens, limit, kept_values: self.values, ..At::default() };
         for finding in all {
             let limited = finding.limits[place];
@@ -121,7 +126,13 @@ impl Savings {
             at.shortened_requests += limited.shortened_requests;
             at.unfit_requests += limited.unfit_requests;
             let costs = finding.models.iter().map(|own| own.limits_nano_usd[place]);
-            at.nano_usd = costs.fold(at.nano_usd, u64::saturating_add);
+            let limited = costs.fold(0, u64::saturating_add);
+            at.nano_usd = at.nano_usd.saturating_add(limited);
+            let was = finding.models.iter().map(|own| own.nano_usd).fold(0, u64::saturating_add);
+            let more = u128::from(limited.saturating_sub(was)) * 1000 / u128::from(was.max(1));
+            at.dearer_conversations += u64::from(limited > was);
+            at.most_dearer_permille =
+                at.most_dearer_permille.max(u64::try_from(more).unwrap_or(u64::MAX));
         }
         at
     }
@@ -172,9 +183,14 @@ impl Savings {
 mod tests {
     use super::*;
     use crate::savings::{Limited, ModelCost};
+    use weir_engine::compact::policy::Goal;
 
-    const LIMITS: [Goal; 4] =
-        [Goal::Tokens(16_000), Goal::Tokens(32_000), Goal::Tokens(64_000), Goal::Tokens(128_000)];
+    const LIMITS: [TrialLimit; 4] = [
+        TrialLimit::Goal(Goal::Tokens(16_000)),
+        TrialLimit::Goal(Goal::Tokens(32_000)),
+        TrialLimit::Goal(Goal::Tokens(64_000)),
+        TrialLimit::Goal(Goal::Tokens(128_000)),
+    ];
 
     /// Finding with these costs at the limits, losses and requests that cannot fit.
     fn finding(costs: [u64; 4], lost: [u64; 4], unfit: [u64; 4]) -> Finding {

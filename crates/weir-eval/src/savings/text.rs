@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use super::report::{At, Group, Savings};
+use weir_store::budget::NanoUsd;
 use weir_store::budget::calendar::{DAY_MS, shown_day};
+use weir_store::budget::money::grouped;
 
 /// Number of models and projects that are shown.
 const MOST_GROUPS: usize = 5;
@@ -41,7 +43,7 @@ impl Savings {
     fn write_head(&self, text: &mut String) {
         let conversations = counted(self.conversations, "conversation");
         let requests = counted(self.requests, "request");
-        let tokens = thousands(self.prompt_tokens);
+        let tokens = grouped(self.prompt_tokens);
         let _ = write!(text, "{conversations}, {requests}, {tokens} prompt tokens");
         if let (Some(first), Some(last)) = (self.first_ms, self.last_ms) {
             let [first, last] = [first, last].map(|own| shown_day(own / DAY_MS).to_string());
@@ -61,7 +63,7 @@ impl Savings {
 
     fn write_limits(&self, text: &mut String) {
         let _ = writeln!(text, "{:16}{:>12}  {:>6}", "", "cost", "saved");
-        let _ = writeln!(text, "{:16}{:>12}", "as it was", usd(self.nano_usd));
+        let _ = writeln!(text, "{:16}{:>12}", "as it was", NanoUsd(self.nano_usd).shown());
         let is_below = |at: &At| at.limit_tokens < Some(self.largest_prompt_tokens);
         // What stands outside the messages may alone exceed a limit that is tried.
         let is_shown = |at: &&At| !self.is_search || (is_below(at) && at.shortened_requests > 0);
@@ -70,16 +72,17 @@ impl Savings {
             self.write_limit(&format!("{word} {}", named(at)), at, text);
         }
         if self.is_search && self.best.is_none() {
-            let largest = thousands(self.largest_prompt_tokens);
+            let largest = grouped(self.largest_prompt_tokens);
             let _ =
                 writeln!(text, "No limit is worth it. The largest prompt has {largest} tokens.");
         }
     }
 
     fn write_limit(&self, name: &str, at: &At, text: &mut String) {
-        let (cost, saved) = (usd(at.nano_usd), self.saved(at.nano_usd, self.nano_usd));
+        let (cost, saved) = (NanoUsd(at.nano_usd).shown(), self.saved(at.nano_usd, self.nano_usd));
         let _ = write!(text, "{name:16}{cost:>12}  {saved:>6}  ");
         let _ = match (self.values, at.shortened_requests) {
+            _ if at.limit == Some("optimum") => write!(text, "if all were known before, by sizes"),
             (_, 0) => write!(text, "no request is shortened"),
             (0, _) => write!(text, "no value was used again"),
             (values, _) => {
@@ -90,6 +93,11 @@ impl Savings {
         if at.unfit_requests > 0 {
             let unfit = counted(at.unfit_requests, "request");
             let _ = writeln!(text, "{:38}{unfit} cannot fit, billed whole", "");
+        }
+        if at.dearer_conversations > 0 && !self.is_search {
+            let dearer = counted(at.dearer_conversations, "conversation");
+            let most = at.most_dearer_permille as f64 / 10.0;
+            let _ = writeln!(text, "{:38}{dearer} dearer, by up to {most:.1} %", "");
         }
     }
 
@@ -120,7 +128,7 @@ impl Savings {
             let _ = writeln!(
                 text,
                 "{:>12}  {} {what}",
-                usd(habit.nano_usd),
+                NanoUsd(habit.nano_usd).shown(),
                 counted(habit.count, noun)
             );
         }
@@ -135,7 +143,8 @@ impl Savings {
         let _ =
             writeln!(text, "\n{title:NAME_WIDTH$}{:>10}{:>12}{limit:>12}", "requests", "as it was");
         for group in groups.iter().take(MOST_GROUPS) {
-            let (was, limited) = (usd(group.nano_usd), usd(group.limited_nano_usd));
+            let (was, limited) =
+                (NanoUsd(group.nano_usd).shown(), NanoUsd(group.limited_nano_usd).shown());
             let name = ending(&group.name);
             let _ =
                 writeln!(text, "{name:NAME_WIDTH$}{:>10}{was:>12}{limited:>12}", group.requests);
@@ -162,20 +171,7 @@ fn ending(name: &str) -> String {
 
 fn counted(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{ending}", thousands(count))
-}
-
-/// Formats a number with a comma between thousands.
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    format!("{} {noun}{ending}", grouped(count))
 }
 
 fn short(tokens: u64) -> String {
@@ -183,10 +179,4 @@ fn short(tokens: u64) -> String {
         0 => format!("{}k", tokens / 1000),
         _ => tokens.to_string(),
     }
-}
-
-/// Formats dollars: cents from a dollar on, hundredths of cents below.
-fn usd(nano_usd: u64) -> String {
-    let dollars = nano_usd as f64 / 1e9;
-    if nano_usd >= 1_000_000_000 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
 }

@@ -1,5 +1,5 @@
-//! Logs of requests: a request body, a line of an OpenAI batch file, of LiteLLM's logs or of another log that
-//! has the body in `body` or `request`, and HAR files. Reads no files.
+//! Logs of requests: a request body, a line of an OpenAI batch file, of LiteLLM's logs, of Helicone's export or of
+//! another log that has the body in `body` or `request`, and HAR files. Reads no files.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,12 @@ const MOST_WRAPPERS: u8 = 2;
 /// First status of answers that failed.
 const FAILED: u64 = 400;
 /// Names of the time at which a request was sent.
-const TIMES: [&str; 3] = ["startTime", "start_time", "timestamp"];
+const TIMES: [&str; 4] = ["startTime", "start_time", "timestamp", "request_created_at"];
+/// Names of a request's body, and of its answer.
+const BODIES: [&str; 3] = ["body", "request", "request_body"];
+const ANSWERS: [&str; 2] = ["response", "response_body"];
+/// Helicone's name of no answer, in a member that names the one that its cache gave.
+const NO_ANSWER: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Reads a conversation or a request from an object; `None` if it has no messages. `number` names one
 /// without a name of its own.
@@ -54,7 +59,7 @@ fn nested(text: &str, number: usize, protocol: Option<Protocol>, wrappers: u8) -
         let exchanges = if is_request { vec![exchange(&line)] } else { Vec::new() };
         return Some(Recorded { id, protocol, body, is_request, exchanges, ..Recorded::default() });
     }
-    let inner = line.get("body").or_else(|| line.get("request")).filter(|_| wrappers > 0)?;
+    let inner = BODIES.iter().find_map(|name| line.get(name)).filter(|_| wrappers > 0)?;
     let found = nested(&decoded(inner), number, protocol, wrappers - 1)?;
     let mut own = exchange(&line);
     if let Some(inner) = found.exchanges.first() {
@@ -64,11 +69,30 @@ fn nested(text: &str, number: usize, protocol: Option<Protocol>, wrappers: u8) -
             own.reported = inner.reported.clone();
         }
     }
+    if line.get("custom_id").is_some() && line.get("url").is_some() {
+        own.reported.service_tier = Some("batch".to_owned());
+    }
     Some(Recorded { id, is_request: true, exchanges: vec![own], ..found })
 }
 
+/// Returns a request of these messages, as chat completions or Messages have them.
+pub(crate) fn of_messages(
+    id: String,
+    messages: &str,
+    tools: Option<&str>,
+    exchange: RecordedExchange,
+) -> Recorded {
+    let model = exchange.model.as_deref().map(|model| format!(r#""model":{},"#, quoted(model)));
+    let tools = tools.filter(|raw| json::elements(raw).is_some());
+    let tools = tools.map(|raw| format!(r#""tools":{raw},"#)).unwrap_or_default();
+    let body = format!(r#"{{{}{tools}"messages":{messages}}}"#, model.unwrap_or_default());
+    let protocol = Protocol::recognise(&body);
+    let exchanges = vec![exchange];
+    Recorded { id, protocol, body, is_request: true, exchanges, ..Recorded::default() }
+}
+
 /// Returns what a text has, or a member as it is.
-fn decoded(raw: &str) -> Cow<'_, str> {
+pub(crate) fn decoded(raw: &str) -> Cow<'_, str> {
     json::string(raw).unwrap_or(Cow::Borrowed(raw))
 }
 
@@ -85,7 +109,7 @@ fn ends_with_answer(list: &str) -> bool {
 
 /// Whether it is a record about a request, rather than the request itself.
 fn is_log(line: &LineMembers<'_>) -> bool {
-    let names = ["call_type", "response", "request_id"].iter().chain(&TIMES);
+    let names = ["call_type", "request_id"].iter().chain(&ANSWERS).chain(&TIMES);
     names.into_iter().any(|name| line.get(name).is_some())
         || usage_in(line.get("usage")).usage.is_some()
 }
@@ -111,23 +135,36 @@ fn exchange(line: &LineMembers<'_>) -> RecordedExchange {
     let count = |name| line.get(name).and_then(json::count);
     let of_metadata = || json::member(line.get("metadata")?, "usage_object");
     let totals = || {
-        let prompt_tokens = Some(count("prompt_tokens").filter(|tokens| *tokens > 0)?);
-        let completion_tokens = count("completion_tokens");
-        Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
+        let prompt_tokens = count("prompt_tokens").filter(|tokens| *tokens > 0)?;
+        let cached_tokens = count("prompt_cache_read_tokens");
+        let cache_write_tokens = count("prompt_cache_write_tokens");
+        // Anthropic counts what was cached apart.
+        let is_apart = line.text("provider").is_some_and(|own| own == "ANTHROPIC");
+        let cached = [cached_tokens, cache_write_tokens].into_iter().flatten().filter(|_| is_apart);
+        Some(Usage {
+            prompt_tokens: Some(cached.fold(prompt_tokens, u64::saturating_add)),
+            completion_tokens: count("completion_tokens"),
+            cached_tokens,
+            cache_write_tokens,
+            ..Usage::default()
+        })
     };
-    let response = line.get("response").unwrap_or_default();
+    let response = ANSWERS.iter().find_map(|name| line.get(name)).unwrap_or_default();
     let mut reported = answered(response);
     let usage = reported.usage.or_else(|| usage_in(line.get("usage")).usage);
     let usage = usage.or_else(|| usage_in(of_metadata()).usage);
     reported.usage = usage.or_else(totals);
     let is = |name, word| line.get(name).is_some_and(|raw| is_word(raw, word));
-    let status = |name| json::member(response, name).and_then(json::count);
-    let status = count("status").or_else(|| status("status")).or_else(|| status("status_code"));
+    let status_in = |name| json::member(response, name).and_then(json::count);
+    let status = count("status").or_else(|| count("response_status"));
+    let status = status.or_else(|| status_in("status")).or_else(|| status_in("status_code"));
+    let kept = line.text("cache_reference_id").filter(|own| own != NO_ANSWER);
     RecordedExchange {
         at_ms: TIMES.into_iter().find_map(|name| time_ms(line.get(name)?)),
         model: line.text("model"),
         id: id(line),
         is_free: is("cache_hit", "true")
+            || kept.is_some()
             || has_failed(&reported, if is("status", "failure") { Some(FAILED) } else { status }),
         reported,
         sent: 0,

@@ -6,9 +6,14 @@ use std::borrow::Cow;
 use weir_engine::wire::usage::{Meter, Metered, Usage};
 use weir_engine::wire::{Protocol, json};
 
+mod chat;
 pub(crate) mod claude_code;
 pub(crate) mod codex;
+pub(crate) mod gemini;
+pub(crate) mod langfuse;
 pub(crate) mod logs;
+pub(crate) mod opencode;
+pub(crate) mod otel;
 pub(crate) mod pi;
 
 /// Conversation of a text, as a request body.

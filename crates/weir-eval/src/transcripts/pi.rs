@@ -7,9 +7,10 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Exchanges, LineMembers, Recorded, quoted};
+use super::chat::{self, ChatPart};
+use super::{LineMembers, Recorded};
+use weir_engine::wire::json;
 use weir_engine::wire::usage::{Metered, Usage};
-use weir_engine::wire::{Protocol, json};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -36,60 +37,41 @@ impl Reported {
     }
 }
 
-/// Conversation up to a compaction by pi, or its end.
-#[derive(Default)]
-struct Part {
-    messages: Vec<String>,
-    exchanges: Exchanges,
+fn add(part: &mut ChatPart, entry: &LineMembers<'_>, id: String, at_ms: Option<u64>) {
+    let content = or_empty(entry.get("content"));
+    match entry.text("role").as_deref() {
+        Some("user" | "custom") => part.user(&parts(content), at_ms),
+        Some("bashExecution") if entry.get("excludeFromContext") != Some("true") => {
+            part.user(or_empty(entry.get("output")), at_ms);
+        }
+        Some("toolResult") => {
+            let id = entry.text("toolCallId").unwrap_or_default();
+            part.result(&id, &parts(content), at_ms);
+        }
+        Some("assistant") => add_answer(part, entry, content, id, at_ms),
+        _ => {}
+    }
 }
 
-impl Part {
-    fn push_user(&mut self, content: &str, at_ms: Option<u64>) {
-        self.messages.push(format!(r#"{{"role":"user","content":{content}}}"#));
-        self.exchanges.ask(at_ms);
+/// Adds an answer to a request of its own. What failed is not sent again, and billed if it has usage.
+fn add_answer(
+    part: &mut ChatPart,
+    entry: &LineMembers<'_>,
+    content: &str,
+    id: String,
+    at_ms: Option<u64>,
+) {
+    let usage = entry.get("usage").and_then(|raw| serde_json::from_str::<Reported>(raw).ok());
+    let usage = usage.and_then(|own| own.usage());
+    let has_failed = entry.get("stopReason") == Some("\"error\"");
+    if usage.is_some() || !has_failed {
+        let own = part.begin(at_ms);
+        (own.model, own.id) = (entry.text("model"), Some(id));
+        own.reported = Metered { usage, ..Metered::default() };
     }
-
-    fn add(&mut self, entry: &LineMembers<'_>, id: String, at_ms: Option<u64>) {
-        let content = or_empty(entry.get("content"));
-        match entry.text("role").as_deref() {
-            Some("user" | "custom") => self.push_user(&parts(content), at_ms),
-            Some("bashExecution") if entry.get("excludeFromContext") != Some("true") => {
-                self.push_user(or_empty(entry.get("output")), at_ms);
-            }
-            Some("toolResult") => {
-                let id = quoted(&entry.text("toolCallId").unwrap_or_default());
-                let content = parts(content);
-                let message =
-                    format!(r#"{{"role":"tool","tool_call_id":{id},"content":{content}}}"#);
-                self.messages.push(message);
-                self.exchanges.ask(at_ms);
-            }
-            Some("assistant") => self.answer(entry, content, id, at_ms),
-            _ => {}
-        }
-    }
-
-    /// Adds an answer to a request of its own. What failed is not sent again, and billed if it has usage.
-    fn answer(&mut self, entry: &LineMembers<'_>, content: &str, id: String, at_ms: Option<u64>) {
-        let usage = entry.get("usage").and_then(|raw| serde_json::from_str::<Reported>(raw).ok());
-        let usage = usage.and_then(|own| own.usage());
-        let has_failed = entry.get("stopReason") == Some("\"error\"");
-        if usage.is_some() || !has_failed {
-            let own = self.exchanges.answer(self.messages.len(), at_ms);
-            (own.model, own.id) = (entry.text("model"), Some(id));
-            own.reported = Metered { usage, ..Metered::default() };
-        }
-        if has_failed {
-            return;
-        }
+    if !has_failed {
         let calls = json::elements(content).unwrap_or_default().into_iter().filter_map(call);
-        let calls: Vec<String> = calls.collect();
-        let calls = match calls.is_empty() {
-            true => String::new(),
-            false => format!(r#","tool_calls":[{}]"#, calls.join(",")),
-        };
-        let content = parts(content);
-        self.messages.push(format!(r#"{{"role":"assistant","content":{content}{calls}}}"#));
+        part.answer(&parts(content), &calls.collect::<Vec<_>>());
     }
 }
 
@@ -103,33 +85,25 @@ fn parts(content: &str) -> String {
         return content.to_owned();
     }
     let part = |raw: &str| match json::string(json::member(raw, "type")?)?.as_ref() {
-        "text" => Some(format!(r#"{{"type":"text","text":{}}}"#, json::member(raw, "text")?)),
+        "text" => Some(chat::text(json::member(raw, "text")?)),
         "image" => {
             let data = json::string(json::member(raw, "data")?)?;
-            let kind = json::string(json::member(raw, "mimeType")?)?;
-            let url = quoted(&format!("data:{kind};base64,{data}"));
-            Some(format!(r#"{{"type":"image_url","image_url":{{"url":{url}}}}}"#))
+            chat::picture(&json::string(json::member(raw, "mimeType")?)?, &data)
         }
         _ => None,
     };
     let parts = json::elements(content).unwrap_or_default().into_iter().filter_map(part);
-    format!("[{}]", parts.collect::<Vec<_>>().join(","))
+    chat::content(&parts.collect::<Vec<_>>())
 }
 
 fn call(raw: &str) -> Option<String> {
-    if json::string(json::member(raw, "type")?)? != "toolCall" {
-        return None;
-    }
-    let (id, name) = (json::member(raw, "id")?, json::member(raw, "name")?);
-    let arguments = quoted(json::member(raw, "arguments").unwrap_or("{}"));
-    Some(format!(
-        r#"{{"id":{id},"type":"function","function":{{"name":{name},"arguments":{arguments}}}}}"#
-    ))
+    let call = LineMembers::of(raw).filter(|call| call.get("type") == Some("\"toolCall\""))?;
+    Some(chat::call(&call.text("id")?, &call.text("name")?, call.get("arguments")))
 }
 
 /// Returns the conversations of a session, in order.
 pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
-    let mut parts_of = vec![Part::default()];
+    let mut parts_of = vec![ChatPart::default()];
     let (mut id, mut project) = (None, None);
     for raw in lines {
         let Some(line) = LineMembers::of(raw.get()) else { continue };
@@ -140,37 +114,24 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
                 (id, project) = (id.or(line.text("id")), project.or(line.text("cwd")));
             }
             Some("compaction") => {
-                let mut next = Part::default();
-                next.push_user(or_empty(line.get("summary")), at_ms);
+                let mut next = ChatPart::default();
+                next.user(or_empty(line.get("summary")), at_ms);
                 parts_of.push(next);
             }
             Some("custom_message") => {
-                part.push_user(&parts(or_empty(line.get("content"))), at_ms);
+                part.user(&parts(or_empty(line.get("content"))), at_ms);
             }
             Some("message") => {
                 let Some(entry) = line.get("message").and_then(LineMembers::of) else { continue };
                 // Sessions that are forked from one another keep names and times.
                 let id = format!("{:?} {:?}", line.get("id"), line.get("timestamp"));
-                part.add(&entry, id, at_ms);
+                add(part, &entry, id, at_ms);
             }
             _ => {}
         }
     }
     let id = id.unwrap_or_else(|| "session".to_owned());
-    let parts = parts_of.into_iter().enumerate().filter(|(_, part)| !part.messages.is_empty());
-    parts
-        .map(|(number, part)| Recorded {
-            id: match number {
-                0 => id.clone(),
-                _ => format!("{id}, after compaction {number}"),
-            },
-            protocol: Protocol::Chat,
-            body: format!(r#"{{"messages":[{}]}}"#, part.messages.join(",")),
-            is_request: false,
-            project: project.clone(),
-            exchanges: part.exchanges.made,
-        })
-        .collect()
+    chat::recorded(&id, project.as_deref(), parts_of)
 }
 
 #[cfg(test)]

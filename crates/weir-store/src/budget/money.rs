@@ -61,6 +61,15 @@ impl NanoUsd {
         self.digits(2)
     }
 
+    /// Formats the amount for people, rounded up: `$1,234.56`, and four decimals below a dollar.
+    pub fn shown(self) -> String {
+        let decimals = if self.0 >= NANOS { 2 } else { 4 };
+        let steps_per_usd = 10_u64.pow(decimals);
+        let steps = self.0.div_ceil(NANOS / steps_per_usd);
+        let (whole, fraction) = (steps / steps_per_usd, steps % steps_per_usd);
+        format!("${}.{fraction:0width$}", grouped(whole), width = decimals as usize)
+    }
+
     /// Formats the amount with as few decimals as possible, but at least `least`.
     pub(super) fn digits(self, least: usize) -> String {
         let fraction = format!("{:09}", self.0 % NANOS);
@@ -68,6 +77,19 @@ impl NanoUsd {
         let point = if needed > 0 { "." } else { "" };
         format!("{}{point}{}", self.0 / NANOS, &fraction[..needed])
     }
+}
+
+/// Formats a number with a comma between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Formats as `$0.001234`: exact, with at least two decimals.
@@ -120,6 +142,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn amounts_for_people_are_rounded_up() {
+        for (nano_usd, shown) in [
+            (0, "$0.0000"),
+            (1, "$0.0001"),
+            (1_200_000, "$0.0012"),
+            (999_950_000, "$1.0000"),
+            (NANOS, "$1.00"),
+            (1_230_000_001, "$1.24"),
+            (1_234_560_000_000, "$1,234.56"),
+        ] {
+            assert_eq!(NanoUsd(nano_usd).shown(), shown);
+        }
+    }
 
     #[test]
     fn dollars_are_read_exactly_or_not_at_all() {

@@ -210,10 +210,9 @@ impl Price {
             dearest([Kind::Output, Kind::Reasoning], &[Kind::AudioOutput, Kind::ImageOutput]);
         let by_project = most.may_be_priority.then_some(ServiceTier::Priority);
         let asked = most.service_tier.or(by_project).filter(|tier| self.is_unpriced(*tier));
-        let factor = self
-            .region_bound(most.region)
-            .saturating_mul(asked.map_or(1, ServiceTier::factor_without_price));
-        let raised = |nano_usd: u128| nano_usd.saturating_mul(factor.into()).div_ceil(1000);
+        let permille = asked.map_or(1000, ServiceTier::permille_without_price).max(1000);
+        let factor = self.region_bound(most.region).saturating_mul(permille);
+        let raised = |nano_usd: u128| nano_usd.saturating_mul(factor.into()).div_ceil(UNITS);
         let tokens = |tokens: u64, rate: u64| u128::from(tokens) * u128::from(rate);
         let fixed = tokens(most.fixed_output_tokens, output);
         let base = raised(tokens(all_tokens, input).saturating_add(fixed));
@@ -376,13 +375,14 @@ pub enum ServiceTier {
 }
 
 impl ServiceTier {
-    /// Returns by how much a tier without a price of its own costs more than the standard one: OpenAI's priority
-    /// up to twice, Anthropic's fast answers six times (their pages on pricing).
-    fn factor_without_price(self) -> u64 {
+    /// Returns the cost of a tier without a price of its own, in thousandths of the standard one: OpenAI's priority
+    /// up to twice, Anthropic's fast answers six times, batches of both half (their pages on pricing).
+    fn permille_without_price(self) -> u64 {
         match self {
-            Self::Priority => 2,
-            Self::Fast => 6,
-            Self::Standard | Self::Flex | Self::Batch | Self::Other => 1,
+            Self::Priority => 2000,
+            Self::Fast => 6000,
+            Self::Batch => 500,
+            Self::Standard | Self::Flex | Self::Other => 1000,
         }
     }
 
@@ -574,8 +574,8 @@ pub(super) fn bill(price: &Price, billed: &Billed) -> Bill {
     bill.add(reasoning, rates.get(Kind::Reasoning).unwrap_or(output_rate));
     bill.add_apart(audio_output, rates.get(Kind::AudioOutput), output_rate);
     bill.add_apart(image_output, rates.get(Kind::ImageOutput), output_rate);
-    let factor = tier.map_or(1, ServiceTier::factor_without_price);
-    bill.nano_usd_mtok = bill.nano_usd_mtok.saturating_mul(factor.into());
+    let permille = tier.map_or(1000, ServiceTier::permille_without_price);
+    bill.nano_usd_mtok = bill.nano_usd_mtok.saturating_mul(permille.into()).div_ceil(1000);
     if billed.region_permille > 0 {
         let raised = bill.nano_usd_mtok.saturating_mul(billed.region_permille.into());
         bill.nano_usd_mtok = raised.div_ceil(1000);
