@@ -11,6 +11,10 @@ use crate::wire::Role;
 
 /// Share of its first weight that a value which nobody cited never loses, however old.
 const OLD_SHARE: f64 = 0.1;
+/// Expected later use of a plain uncited value.
+const UNCITED_WEIGHT: f64 = 0.09;
+/// Values of results that are taken to be used as expected, before the conversation itself says how many are.
+const PRIOR_VALUES: f64 = 10.0;
 
 /// Values of a conversation, numbered in order of appearance.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +27,10 @@ pub struct Lexicon {
     holders: Vec<Holder>,
     /// Whether each message still has neighbours of cited values to mark.
     is_unmarked: Vec<bool>,
+    /// Number of values that the assistant used after others had brought them.
+    taken_up: u32,
+    /// How many of the values in results it was expected to use.
+    expected: f64,
 }
 
 /// Hasher for keys that are hashes already, with a secret seed, so that values cannot be chosen to
@@ -167,8 +175,16 @@ impl Lexicon {
             stats.is_datum |= is_record && mention.has_digit;
             let was_taken_up = stats.is_taken_up();
             match reading.role {
-                Role::Assistant => stats.cited += 1,
-                _ => stats.others += 1,
+                Role::Assistant => {
+                    self.taken_up += u32::from(stats.cited == 0 && stats.others > 0);
+                    stats.cited += 1;
+                }
+                role => {
+                    let is_new = role == Role::Tool && stats.cited + stats.others == 0;
+                    let expected = UNCITED_WEIGHT * company_share(company) * stats.form;
+                    self.expected += if is_new { expected } else { 0.0 };
+                    stats.others += 1;
+                }
             }
             stats.last = message;
             stats.company = stats.company.min(company);
@@ -222,8 +238,9 @@ impl Lexicon {
     /// The assistant reuses values that it has used, more likely after two uses; further uses add
     /// little. An unused value is more likely to be used the more recent it is and the fewer values
     /// arrived with it, and if it came again: in two to four messages, or twice in one. What comes with
-    /// every result is a fixture of them. The figures are rates of later use in recorded runs of coding
-    /// agents, research and customer service, rounded.
+    /// every result is a fixture of them. All weigh less if the assistant uses fewer of them than usual.
+    /// The figures are rates of later use in recorded runs of coding agents, research and customer service,
+    /// rounded.
     pub fn weight(&self, id: u32) -> f64 {
         let stats = &self.stats[id as usize];
         if stats.cited > 0 {
@@ -237,7 +254,7 @@ impl Lexicon {
         }
         let age_messages = (self.messages() - stats.last as usize) as f64;
         let recency = OLD_SHARE + (1.0 - OLD_SHARE) * 40.0 / (40.0 + age_messages);
-        let company = (1000.0 / (1000.0 + f64::from(stats.company))).sqrt();
+        let company = company_share(stats.company);
         let near = if stats.is_near_cited { 2.0 } else { 1.0 };
         let again = [1.0, 1.0, 2.2, 1.9, 1.9, 1.1][stats.others.min(5) as usize];
         let repeated = if stats.is_repeated { 1.5 } else { 1.0 };
@@ -247,8 +264,20 @@ impl Lexicon {
             ValueKind::Name if stats.is_datum => 3.0,
             _ => stats.form,
         };
-        0.09 * recency * company * near * again * repeated * form
+        UNCITED_WEIGHT * self.usage() * recency * company * near * again * repeated * form
     }
+
+    /// Returns the share of the usual weight that uncited values have: 1, or less if the assistant uses few of
+    /// the values that results bring. In nineteen of twenty recorded conversations it is above 0.9.
+    fn usage(&self) -> f64 {
+        let used = f64::from(self.taken_up);
+        ((PRIOR_VALUES + used) / (PRIOR_VALUES + self.expected)).sqrt().min(1.0)
+    }
+}
+
+/// Returns the share of its weight that a value keeps among so many of its smallest message.
+fn company_share(company: u32) -> f64 {
+    (1000.0 / (1000.0 + f64::from(company))).sqrt()
 }
 
 /// Returns the share of a name's later use that values of the same form have.
@@ -302,6 +331,26 @@ mod tests {
             by_one.stats[id as usize].is_near_cited
         };
         assert!(near("gate_1") && near("mill_3") && near("deep_5") && !near("pond_4"));
+    }
+
+    /// Uncited values weigh less if the assistant uses none of what results bring.
+    #[test]
+    fn values_weigh_less_where_none_is_used() {
+        let weight = |answer: &str| {
+            let mut lexicon = Lexicon::default();
+            let names = |from: usize| (from..from + 60).map(|own| format!("gate_{own} "));
+            lexicon.take_up_to(40, |message| {
+                let (role, text) = match message % 2 {
+                    0 => (Role::Tool, names(message * 60).collect()),
+                    _ => (Role::Assistant, answer.replace('N', &(message * 60 - 60).to_string())),
+                };
+                Arc::new(Reading::of_text(role, &text))
+            });
+            lexicon.weight(lexicon.ids[&xxhash_rust::xxh3::xxh3_64(b"gate_2299")])
+        };
+        let used: String = "gate_N ".into();
+        assert!(weight("I go on.") < weight(&used) * 0.8);
+        assert_eq!(weight(&used), weight(&used.repeat(2)));
     }
 
     /// A value that came again weighs more, unless it comes with every result.
