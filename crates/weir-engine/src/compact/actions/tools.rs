@@ -61,6 +61,8 @@ const SHELLS: [&str; 19] = [
 pub(crate) enum TaskTool {
     Create,
     Update,
+    /// Says that a task of a list is done.
+    Finish,
 }
 
 /// Kinds of a tool.
@@ -82,6 +84,9 @@ impl Tool {
         let task = match plain.as_str() {
             "taskcreate" => Some(TaskTool::Create),
             "taskupdate" => Some(TaskTool::Update),
+            _ if has(&["todo", "task"]) && has(&["done", "complete", "finish", "check"]) => {
+                Some(TaskTool::Finish)
+            }
             _ => None,
         };
         Self {
@@ -121,6 +126,7 @@ mod tests {
             ("todos", "lists"),
             ("TaskCreate", "task"),
             ("task_update", "task"),
+            ("mark_todo_done", "task"),
             ("str_replace_editor", "edits"),
             ("Bash", "runs"),
             ("", "runs"),

@@ -23,6 +23,8 @@ const MOST_LINES: usize = 3;
 const SEARCHED_UNITS: usize = 200;
 /// Calls back from the newest one within which an error still matters.
 const RECENT_CALLS: usize = 40;
+/// Maximum size of a line that says no more than an exit code.
+const EXIT_BYTES: usize = 64;
 /// Beginnings of lines that report an error, in lower case.
 const OPENINGS: [&str; 27] = [
     "error",
@@ -99,7 +101,7 @@ pub(super) fn of(subject: &Subject<'_>, calls: &Calls) -> Vec<(usize, usize)> {
         let reading = &subject.readings[result];
         let lines = match exit_code(&reading.text) {
             Some(0) => Vec::new(),
-            code => error_lines(reading, reading.is_error || code.is_some()),
+            code => error_lines(reading, reading.is_error || code.is_some() || traces(reading)),
         };
         newest.insert(command, lines.is_empty());
         if lines.is_empty() || errors == MOST_ERRORS || !is_gone[result] {
@@ -121,7 +123,13 @@ fn head(subject: &Subject<'_>, call: &Called, is_gone: &[bool]) -> Option<(usize
         .map(|unit| (call.message, unit))
 }
 
-/// Returns the last units that report an error; of a result that `has_failed` the last ones if none does.
+/// Whether a result is the trace of an exception, which ends with it.
+fn traces(reading: &Reading) -> bool {
+    reading.text.contains("Traceback (most recent call last)")
+}
+
+/// Returns the last units that report an error, the last first; of a result that `has_failed` those before its end,
+/// too.
 fn error_lines(reading: &Reading, has_failed: bool) -> Vec<usize> {
     let last = reading.units.len().saturating_sub(SEARCHED_UNITS)..reading.units.len();
     let units = |is_wanted: &dyn Fn(&str) -> bool| -> Vec<usize> {
@@ -129,11 +137,16 @@ fn error_lines(reading: &Reading, has_failed: bool) -> Vec<usize> {
         last.clone().rev().filter(is_wanted).take(MOST_LINES).collect()
     };
     let mut lines = units(&reports);
-    if lines.is_empty() && has_failed {
-        lines = units(&|line| line.contains(char::is_alphabetic) && exit_code(line).is_none());
+    let says = |unit: &usize| !is_exit(said(reading, &reading.units[*unit]));
+    if has_failed && !lines.iter().any(says) {
+        lines = units(&|line| line.contains(char::is_alphabetic) && !is_exit(line));
     }
-    lines.reverse();
     lines
+}
+
+/// Whether a line says with which code a program ended, and no more.
+fn is_exit(line: &str) -> bool {
+    line.len() <= EXIT_BYTES && exit_code(line).is_some()
 }
 
 /// Returns whether a line reports an error.
@@ -209,7 +222,7 @@ mod tests {
             let lines = error_lines(&reading, has_failed);
             lines.into_iter().map(|unit| said(&reading, &reading.units[unit])).collect()
         };
-        assert_eq!(shown(true), ["Das Tor wird gebaut", "Die Datei gate.c fehlt", "Abbruch"]);
+        assert_eq!(shown(true), ["Abbruch", "Die Datei gate.c fehlt", "Das Tor wird gebaut"]);
         assert!(shown(false).is_empty());
     }
 }

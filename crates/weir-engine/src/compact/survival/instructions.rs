@@ -11,39 +11,23 @@ use crate::wire::json;
 
 /// Bytes of a call's arguments that are searched for the name of an instruction file.
 const NAMED_BYTES: usize = 4096;
-/// Names of such files, without folder and in lower case.
-const FILES: [&str; 20] = [
-    "claude.md",
-    "claude.local.md",
-    "agents.md",
-    "agents.override.md",
-    "agent.md",
-    "gemini.md",
-    "qwen.md",
-    "crush.md",
-    "warp.md",
-    "copilot-instructions.md",
-    "contributing.md",
+/// Agents that have such files of their own, by their names.
+const AGENTS: [&str; 7] = ["claude", "agents", "agent", "gemini", "qwen", "crush", "warp"];
+/// Words in the names of texts with instructions.
+const TOPICS: [&str; 10] = [
     "contributing",
-    "conventions.md",
-    "coding_standards.md",
-    "guidelines.md",
-    "instructions.md",
-    "rules.md",
-    "skill.md",
-    "style-guide.md",
-    ".goosehints",
+    "conventions",
+    "convention",
+    "guidelines",
+    "guideline",
+    "instructions",
+    "standards",
+    "rules",
+    "skill",
+    "style-guide",
 ];
-/// Endings of such names, and parts of such paths.
+/// Endings of such names.
 const ENDINGS: [&str; 3] = [".instructions.md", ".mdc", ".rules"];
-const FOLDERS: [&str; 6] = [
-    ".clinerules/",
-    ".roo/rules",
-    ".cursor/rules/",
-    ".windsurf/rules/",
-    ".claude/rules/",
-    ".kiro/steering/",
-];
 /// Arguments of tools that look elsewhere than on the agent's own disk, or that search.
 const ELSEWHERE: [&str; 16] = [
     "url", "urls", "uri", "href", "link", "host", "domain", "site", "owner", "project", "query",
@@ -66,12 +50,22 @@ const SILENT: [&str; 11] =
 /// Whether a path, or a word of a text, names an instruction file.
 pub(super) fn is_named(path: &str) -> bool {
     let lower = path.trim_end_matches(['.', ',', ':', ')']).to_ascii_lowercase().replace('\\', "/");
-    let name = lower.rsplit('/').next().unwrap_or_default();
-    let is_hidden_rules = name.starts_with('.') && name.ends_with("rules");
-    FILES.contains(&name)
-        || is_hidden_rules
+    let (folders, name) = lower.rsplit_once('/').unwrap_or(("", &lower));
+    let is_text = name.ends_with(".md") || name == "contributing";
+    let stem = name.trim_end_matches(".md");
+    let is_topic = |topic: &&str| {
+        stem.strip_suffix(*topic).is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '_']))
+    };
+    // An agent's own folder has rules in a folder for them.
+    let is_rules = |folder: &str| folder.starts_with("rules") || folder == "steering";
+    let mut parents = folders.split('/').skip_while(|folder| !folder.starts_with('.')).peekable();
+    let is_in_rules = parents.peek().is_some_and(|own| own.ends_with("rules"))
+        || parents.nth(1).is_some_and(is_rules);
+    (name.ends_with(".md") && AGENTS.iter().any(|own| stem.split('.').next() == Some(own)))
+        || (is_text && TOPICS.iter().any(is_topic))
+        || (name.starts_with('.') && (name.ends_with("rules") || name.ends_with("hints")))
         || ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending))
-        || FOLDERS.iter().any(|folder| lower.contains(folder)) && !name.is_empty()
+        || (is_in_rules && !name.is_empty())
 }
 
 /// Whether the result of a call is an instruction file of the agent's own disk.
@@ -96,9 +90,7 @@ pub(super) fn is_read_by(call: &Called, reading: &Reading) -> bool {
 /// Whether a text may name such a file. Most name none, and need no look at each word.
 fn may_name(text: &str) -> bool {
     let start = text[..text.floor_char_boundary(NAMED_BYTES)].to_ascii_lowercase();
-    [".md", "rules", "contributing", ".goosehints", "steering"]
-        .iter()
-        .any(|part| start.contains(part))
+    [".md", "rules", "contributing", "hints", "steering"].iter().any(|part| start.contains(part))
 }
 
 /// Whether a tool looks elsewhere or searches, by the words of its name.
@@ -181,6 +173,14 @@ mod tests {
             ("skills/pdf/SKILL.md", true),
             ("QWEN.md", true),
             (".junie/guidelines.md", true),
+            ("docs/coding-guidelines.md", true),
+            (".amazonq/rules/gates.md", true),
+            (".goosehints", true),
+            ("docs/CODING_STANDARDS.md", true),
+            ("CLAUDE.local.md", true),
+            ("/home/app/.cache/log.md", false),
+            ("docs/claude-desktop.md", false),
+            ("bin/rules", false),
             ("C:\\app\\GEMINI.md", true),
             ("README.md", false),
             ("src/rules.rs", false),

@@ -37,7 +37,6 @@ const RULES_PERCENT: f64 = 60.0;
 const TASKS_PERCENT: f64 = 20.0;
 const ERRORS_PERCENT: f64 = 20.0;
 const EDITS_PERCENT: f64 = 25.0;
-const PROSE_PERCENT: f64 = 50.0;
 
 /// Searches a message for rules, unless it looks like the output of an action, which has none.
 pub(super) fn search(reading: &Reading) {
@@ -73,13 +72,13 @@ impl Work {
         let others_tokens = room_tokens.min(subject.survival_tokens as f64);
         let share = |percent: f64| others_tokens * percent / 100.0;
         let mut rules = rules::of(&conversation(subject), calls);
-        room.share_fairly(&mut rules, room_tokens * RULES_PERCENT / 100.0);
+        room.share_fairly(&mut rules, room_tokens * RULES_PERCENT / 100.0, room::RULES_PERCENT);
         room.take(tasks::of(subject, tasks), share(TASKS_PERCENT));
         room.take(errors::of(subject, calls), share(ERRORS_PERCENT));
         room.take(edits::of(subject, calls), share(EDITS_PERCENT));
-        room.share_fairly(&mut rules, room_tokens);
+        room.share_fairly(&mut rules, room_tokens, room::RULES_PERCENT);
         let mut prose = prose::of(subject);
-        room.share_fairly(&mut prose, share(PROSE_PERCENT));
+        room.share_fairly(&mut prose, others_tokens, room::PROSE_PERCENT);
         room.share_surplus(&mut rules);
         room.into_claims()
     }
@@ -90,7 +89,7 @@ impl Work {
 pub(crate) fn rules_tokens(subject: &Subject<'_>, room_tokens: f64) -> f64 {
     let mut room = Room::new(subject, room_tokens);
     let mut rules = rules::of(&conversation(subject), &Calls::of(subject.readings));
-    room.share_fairly(&mut rules, room_tokens * RULES_PERCENT / 100.0);
+    room.share_fairly(&mut rules, room_tokens * RULES_PERCENT / 100.0, room::RULES_PERCENT);
     room.taken_tokens()
 }
 

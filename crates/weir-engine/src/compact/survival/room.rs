@@ -9,10 +9,11 @@ use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::worth::{GAP_TOKENS, HEADER_TOKENS, SHORT_TOKENS};
 use crate::wire::Role;
 
-/// Maximum part of the room for the rules of one message while others claim, in hundredths: of a user, and
-/// of an instruction file that a tool has read. With a small room, at least these tokens.
-const MESSAGE_PERCENT: f64 = 20.0;
-const READ_PERCENT: f64 = 10.0;
+/// Maximum part of the room for the rules of one message while others claim, in hundredths, and for its other
+/// sentences: next to a log they look longer than they are. An instruction file that a tool has read has half of it.
+/// With a small room, at least these tokens.
+pub(super) const RULES_PERCENT: f64 = 20.0;
+pub(super) const PROSE_PERCENT: f64 = 50.0;
 const LEAST_MESSAGE_TOKENS: f64 = 48.0;
 
 /// Room, and the claims that it has been given to.
@@ -34,11 +35,16 @@ impl<'a> Room<'a> {
     /// Gives at most `share_tokens` to rules or sentences: the first of each message, then the second of each, and so
     /// on, within the maximum of each message. Older messages come first in each round, so a rule that
     /// has survived one compaction survives the next.
-    pub(super) fn share_fairly(&mut self, rules: &mut [RulesOf], share_tokens: f64) {
+    pub(super) fn share_fairly(
+        &mut self,
+        rules: &mut [RulesOf],
+        share_tokens: f64,
+        message_percent: f64,
+    ) {
         let least_tokens = (self.left_tokens - share_tokens).max(0.0);
         let all_tokens = self.all_tokens;
         self.in_rounds(rules, least_tokens, |own| {
-            let percent = if own.is_read { READ_PERCENT } else { MESSAGE_PERCENT };
+            let percent = if own.is_read { message_percent / 2.0 } else { message_percent };
             (all_tokens * percent / 100.0).max(LEAST_MESSAGE_TOKENS)
         });
     }

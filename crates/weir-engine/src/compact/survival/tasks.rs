@@ -45,6 +45,9 @@ const DONE: [&str; 10] = [
     "abandoned",
 ];
 
+/// States of a task that is still open, without signs.
+const OPEN: [&str; 5] = ["pending", "inprogress", "todo", "notstarted", "open"];
+
 /// Task with its place.
 #[derive(Debug, Clone)]
 struct Task {
@@ -172,15 +175,32 @@ fn lists_of_tools<'a>(
     readings: &'a [Arc<Reading>],
     calls: &'a Calls,
 ) -> impl Iterator<Item = List> + 'a {
-    let is_list = |call: &&Called| call.tool.lists_tasks && !has_failed(readings, call);
-    calls.list.iter().rev().filter(is_list).map(|call| {
+    calls.list.iter().rev().filter(|call| !has_failed(readings, call)).filter_map(|call| {
         let (_, arguments) = call.parts(readings);
+        let is_named = call.tool.lists_tasks;
+        if call.tool.task == Some(TaskTool::Finish) {
+            let id = argument(arguments, |name| name.ends_with("id"))?;
+            let (message, span) = (call.message, call.span.clone());
+            let done = Task { message, span, text: String::new(), id: Some(id), is_done: true };
+            return Some(List { tasks: vec![done], is_partial: true });
+        }
+        if !is_named && !STATES.iter().any(|own| arguments.contains(&format!("\"{own}\""))) {
+            return None;
+        }
         let is_partial = arguments.lines().any(|line| line.trim() == "merge: true");
-        let mut tasks = records(call.message, call.span.start, arguments);
-        if tasks.is_empty() {
+        let mut tasks = records(call.message, call.span.start, arguments, !is_named);
+        if tasks.is_empty() && is_named {
             tasks = boxes_of(&readings[call.message], call.message, &call.span, true);
         }
-        List { tasks, is_partial }
+        (is_named || !tasks.is_empty()).then_some(List { tasks, is_partial })
+    })
+}
+
+/// Returns the first argument whose plain name `is_own`.
+fn argument(arguments: &str, is_own: impl Fn(&str) -> bool) -> Option<String> {
+    arguments.lines().find_map(|line| {
+        let (own, value) = line.split_once(": ").unwrap_or(("id", line));
+        is_own(&plain(own)).then(|| value.trim().trim_matches('"').to_owned())
     })
 }
 
@@ -188,8 +208,9 @@ fn has_failed(readings: &[Arc<Reading>], call: &Called) -> bool {
     call.result.is_some_and(|result| outcome::has_failed(&readings[result]))
 }
 
-/// Returns the records of the first list in the arguments of a call, which stand at `start` of the message.
-fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
+/// Returns the records of the first list in the arguments of a call, which stand at `start` of the message. If it
+/// `must_be_known`, they are tasks only if each has a state that tasks have.
+fn records(message: usize, start: usize, arguments: &str, must_be_known: bool) -> Vec<Task> {
     let list = |(open, _): (usize, &str)| {
         let values = serde_json::Deserializer::from_str(&arguments[open..]);
         let list: Vec<&RawValue> = values.into_iter().next()?.ok()?;
@@ -197,13 +218,15 @@ fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
     };
     // A text before the list may have brackets.
     let list = arguments.match_indices('[').take(MOST_BRACKETS).find_map(list);
-    let task = |raw: &RawValue| {
+    let mut is_known = true;
+    let mut task = |raw: &RawValue| {
         let raw = raw.get();
         // Records are parts of the arguments.
         let at = start + (raw.as_ptr() as usize - arguments.as_ptr() as usize);
         let span = at..at + raw.len();
         let Some(members) = json::members(raw) else {
             let text = plain_text(&json::string(raw).unwrap_or_default());
+            is_known = false;
             return Task { message, span, text, id: None, is_done: false };
         };
         let member = |names: &[&str]| {
@@ -212,15 +235,18 @@ fn records(message: usize, start: usize, arguments: &str) -> Vec<Task> {
         };
         let text = member(&TEXTS).and_then(json::string).unwrap_or_default();
         let state = member(&STATES).and_then(json::string).unwrap_or_default();
+        is_known &=
+            DONE.contains(&plain(&state).as_str()) || OPEN.contains(&plain(&state).as_str());
         let is_done = DONE.contains(&plain(&state).as_str())
             || SWITCHES.iter().any(|name| member(&[name]) == Some("true"));
-        let id = member(&["id"]).map(str::to_owned);
+        let id = member(&["id"]).map(|id| id.trim_matches('"').to_owned());
         Task { message, span, text: plain_text(&text), id, is_done }
     };
     // A change of a list may name a task by its ID alone.
     let is_task = |task: &Task| !task.text.is_empty() || (task.id.is_some() && task.is_done);
     let list = list.unwrap_or_default().into_iter();
-    list.map(task).filter(is_task).take(MOST_TASKS).collect()
+    let tasks: Vec<Task> = list.map(&mut task).filter(is_task).take(MOST_TASKS).collect();
+    if must_be_known && !is_known { Vec::new() } else { tasks }
 }
 
 /// Returns the lists of boxes in texts, and in what the agent wrote into files, the newest first.
@@ -323,12 +349,7 @@ fn made(readings: &[Arc<Reading>], calls: &Calls) -> Tasks {
     let mut all: Vec<Task> = Vec::new();
     // Newest task of each ID, by its place.
     let mut by_id: HashMap<String, usize, Seeded> = HashMap::default();
-    let value = |arguments: &str, name: &str| {
-        arguments.lines().find_map(|line| {
-            let (own, value) = line.split_once(": ")?;
-            (plain(own) == name).then(|| value.trim().to_owned())
-        })
-    };
+    let value = |arguments: &str, name: &str| argument(arguments, |own| own == name);
     for call in &calls.list {
         let (_, arguments) = call.parts(readings);
         let Some(tool) = call.tool.task.filter(|_| !has_failed(readings, call)) else { continue };
@@ -344,6 +365,7 @@ fn made(readings: &[Arc<Reading>], calls: &Calls) -> Tasks {
                 by_id.insert(id, all.len());
                 all.push(Task { message, span, text, id: None, is_done: false });
             }
+            TaskTool::Finish => {}
             TaskTool::Update => {
                 let id = value(arguments, "taskid").unwrap_or_default();
                 let state = value(arguments, "status").unwrap_or_default();
@@ -440,6 +462,17 @@ mod tests {
         let change = json!({"merge": true, "todos": [{"id": "1", "status": "completed"}]});
         let messages = [call("todo_write", &list), call("todo_write", &change)];
         assert_eq!(found(&messages), (vec!["paint".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_list_is_known_by_its_states_and_a_task_is_done_by_its_id() {
+        let list = json!({"command": "plan", "task_list": [
+            {"id": "1", "title": "grease", "status": "todo"},
+            {"id": "2", "title": "paint", "status": "in_progress"}]});
+        let other = json!({"orders": [{"title": "gate", "status": "shipped"}]});
+        let done = call("mark_todo_done", &json!({"todo_id": "2"}));
+        let messages = [call("task_tracker", &list), call("file", &other), done];
+        assert_eq!(found(&messages), (vec!["grease".to_owned()], 1));
     }
 
     #[test]

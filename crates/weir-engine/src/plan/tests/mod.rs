@@ -1,4 +1,5 @@
 //! Tests of whole plans, for kinds of conversations that real agents have.
 
+mod planted;
 mod shapes;
 mod unread;
