@@ -99,8 +99,9 @@ fn pieces(line: &str) -> Vec<&str> {
         return names.split(", ").flat_map(listed).collect();
     }
     let call = line.strip_prefix("> ").and_then(|rest| rest.split_once(": "));
-    // A call that is cut at its start has a gap there.
-    let line = call.map_or(line, |(_, arguments)| arguments.trim_start_matches("… "));
+    // A piece of a line has a gap before or behind it.
+    let line = call.map_or(line, |(_, arguments)| arguments);
+    let line = line.trim_start_matches("… ").trim_end_matches(" …");
     fn unquoted(piece: &str) -> &str {
         let piece = piece.trim();
         piece.strip_prefix("| ").unwrap_or(piece).trim()
@@ -126,6 +127,8 @@ mod tests {
         for (piece, is_right) in [
             (r"#1 assistant:\npay 20", true),
             (r"#1 assistant:\npay … 30", true),
+            (r"#1 assistant:\n… 20 or …", true),
+            (r"#1 assistant:\n… 40 …", false),
             (r"also: 20, 30", true),
             (r"#1 assistant:\npay 30", false),
             (r"also: 40", false),

@@ -18,6 +18,10 @@ use crate::compact::message::reading::{BlockKind, Mention, Reading};
 pub(crate) const AFTER_SUMMARY: &str =
     "[weir: the same messages word for word, shortened to fit; … = left out]";
 
+/// Marks of a piece whose line begins before it, or goes on behind it.
+pub(crate) const CUT: &str = "… ";
+pub(crate) const CUT_BEHIND: &str = " …";
+
 /// Maximum number of ranges of messages in the opening line.
 const MOST_RANGES: usize = 4;
 
@@ -193,10 +197,11 @@ pub(crate) fn of_message(note: &str, message: usize) -> Option<&str> {
     Some(&shown[..end.or_else(others).unwrap_or(shown.len())])
 }
 
-/// Writes units; adjacent ones stay one piece.
+/// Writes units; adjacent ones stay one piece. A piece that begins or ends inside a line has a mark there.
 fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
     let mut block = None;
-    let mut before: Option<usize> = None;
+    // Piece before, and whether its line goes on.
+    let mut before: Option<(usize, bool)> = None;
     let mut index = 0;
     while index < units.len() {
         let first = &reading.units[units[index]];
@@ -207,31 +212,46 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
         {
             end += 1;
         }
+        let own = &reading.blocks[first.block as usize];
         let span = first.span.start..reading.units[units[end]].span.end;
+        let is_cut = !on_line_before(&reading.text[own.span.start..span.start]).is_empty();
         if block != Some(first.block) {
-            match &reading.blocks[first.block as usize].kind {
+            out.push_str(if before.is_some_and(|(_, goes_on)| goes_on) { CUT_BEHIND } else { "" });
+            match &own.kind {
                 BlockKind::Text => out.push('\n'),
                 BlockKind::Output => out.push_str("\nresult:\n"),
                 BlockKind::Call { name, .. } => {
                     out.push(if block.is_none() { ' ' } else { '\n' });
                     let _ = write!(out, "> {}: ", tool_name(name));
-                    // Without a mark the rest of a call would look like all of it.
-                    let start = reading.blocks[first.block as usize].span.start;
-                    if !reading.text[start..span.start].trim().is_empty() {
-                        out.push_str("… ");
-                    }
                 }
             }
+            // Without a mark the rest of a call would look like all of it.
+            let is_call = matches!(own.kind, BlockKind::Call { .. });
+            let is_rest = !reading.text[own.span.start..span.start].trim().is_empty();
+            out.push_str(if is_cut || (is_call && is_rest) { CUT } else { "" });
             block = Some(first.block);
         } else {
-            let is_one_line =
-                before.is_some_and(|before| !reading.text[before..span.start].contains('\n'));
-            out.push_str(if is_one_line { " … " } else { "\n…\n" });
+            let (at, goes_on) = before.unwrap_or((span.start, false));
+            let is_one_line = !reading.text[at..span.start].contains('\n');
+            out.push_str(match (is_one_line, goes_on, is_cut) {
+                (true, ..) => " … ",
+                (_, true, true) => " …\n… ",
+                (_, true, false) => " …\n",
+                (_, false, true) => "\n… ",
+                (_, false, false) => "\n…\n",
+            });
         }
         quote(&reading.text[span.clone()], reading.role, out);
-        before = Some(span.end);
+        let rest = reading.text[span.end..own.span.end.max(span.end)].lines().next();
+        before = Some((span.end, rest.is_some_and(|rest| !rest.trim().is_empty())));
         index = end + 1;
     }
+    out.push_str(if before.is_some_and(|(_, goes_on)| goes_on) { CUT_BEHIND } else { "" });
+}
+
+/// Returns what stands on the last line of a text.
+fn on_line_before(text: &str) -> &str {
+    text.rsplit('\n').next().unwrap_or_default().trim()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use memchr::memmem;
 
 use super::digest;
+use crate::compact::excerpt::compose::{CUT, CUT_BEHIND};
 use crate::compact::message::quote;
 use crate::compact::message::reading::Reading;
 use crate::wire::Role;
@@ -13,8 +14,6 @@ use crate::wire::Role;
 /// Marks of gaps: between lines, and inside one.
 const GAP: &str = "…";
 const INNER_GAP: &str = " … ";
-/// Gap before the rest of a call.
-const CUT: &str = "… ";
 /// Maximum number of unknown lines reported, and of characters of each.
 const MAX_UNKNOWN_LINES: usize = 100;
 const SHOWN_CHARACTERS: usize = 80;
@@ -159,17 +158,23 @@ fn is_named(names: &str, reading: Option<&Arc<Reading>>, readings: &[Arc<Reading
 /// Finds a line of a note in the text of its message, behind the spans so far.
 fn locate(line: &str, reading: &Reading, spans: &mut Vec<(usize, usize)>) -> bool {
     let mut forms = vec![line];
-    forms.extend(line.trim_start().strip_prefix("| "));
-    forms.extend(line.strip_prefix("| "));
     if reading.role == Role::Assistant {
         let call = line.strip_prefix("> ").and_then(|call| call.split_once(": "));
-        // A call that is cut at its start has a gap there.
-        let arguments = call.map(|own| own.1.strip_prefix(CUT).unwrap_or(own.1));
-        forms.extend(arguments);
+        forms.extend(call.map(|own| own.1));
         let is_empty = line.strip_prefix("> ").is_some_and(|call| call.ends_with(": "));
         if is_empty {
             return true;
         }
+    }
+    // A piece of a line has a gap before or behind it.
+    for at in 0..forms.len() {
+        let begun = forms[at].strip_prefix(CUT).unwrap_or(forms[at]);
+        forms.extend([begun, forms[at].strip_suffix(CUT_BEHIND).unwrap_or(forms[at])]);
+        forms.push(begun.strip_suffix(CUT_BEHIND).unwrap_or(begun));
+    }
+    for at in 0..forms.len() {
+        forms.extend(forms[at].trim_start().strip_prefix("| "));
+        forms.extend(forms[at].strip_prefix("| "));
     }
     if forms.iter().any(|form| locate_form(form, reading, spans)) {
         return true;
