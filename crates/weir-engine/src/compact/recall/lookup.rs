@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-use super::passages::{Passage, Question, ranked};
+use super::passages::{OF_LINES, Passage, Question, ranked_lines};
 use crate::compact::message::reading::Reading;
 use crate::wire::message::Call;
 use crate::wire::recall_tool::Arguments;
@@ -30,7 +30,7 @@ const SEARCHED_BYTES: usize = 4 << 20;
 /// Maximum number of messages that are searched.
 const SEARCHED_MESSAGES: usize = 10_000;
 /// Maximum number of passages in one answer.
-const MAX_PASSAGES: usize = 16;
+const MAX_PASSAGES: usize = 128;
 /// Maximum number of exact matches that are shown, and of those in one message as long as other messages
 /// have some.
 const MAX_MATCHES: usize = 12;
@@ -39,7 +39,11 @@ const MATCHES_A_MESSAGE: usize = 2;
 const LEAST_AROUND_BYTES: usize = 240;
 const MOST_AROUND_BYTES: usize = 1200;
 /// Text around a passage that ranks well, to each side.
-const AROUND_PASSAGE_BYTES: usize = 100;
+const AROUND_PASSAGE_BYTES: usize = 40;
+/// Bytes between two parts of a message that are shown as one.
+const JOINED_BYTES: usize = 5;
+/// Mark between two parts of a message.
+const GAP: &str = "\n…\n";
 /// Words of a query among which the longest run is searched, the minimum size of a run, and the maximum
 /// number of times that it occurs: a more frequent one says little.
 const RUN_WORDS: usize = 64;
@@ -405,9 +409,9 @@ impl Searched {
         let mut passages = Vec::new();
         for (number, reading) in self.numbers.iter().zip(&readings) {
             let tokens = (reading.text.len() as u64).div_ceil(BYTES_A_TOKEN);
-            Passage::add_of(*number, reading, tokens, &question, &mut passages);
+            Passage::add_of(*number, reading, tokens, &question, OF_LINES, &mut passages);
         }
-        for nth in ranked(&passages, &question) {
+        for nth in ranked_lines(&passages, &question) {
             if found.len() >= MAX_PASSAGES {
                 return;
             }
@@ -423,19 +427,51 @@ impl Searched {
         }
     }
 
-    /// Writes passages, as far as there is room.
+    /// Writes passages, as far as there is room: the best ones, those of one message together.
     fn write(&self, found: &[FoundPart], room_bytes: usize, out: &mut String) {
+        let mut shown: Vec<(usize, Vec<Range<usize>>)> = Vec::new();
+        let mut left = room_bytes.saturating_sub(out.len());
         for FoundPart { message, span } in found {
             let Ok(place) = self.numbers.binary_search(message) else { continue };
-            let left = room_bytes.saturating_sub(out.len() + HEADER_BYTES);
-            if left < LEAST_AROUND_BYTES && !out.is_empty() {
-                break;
+            let known = shown.iter().position(|(own, _)| *own == place);
+            let header = if known.is_some() { GAP.len() } else { HEADER_BYTES };
+            let room = left.saturating_sub(header);
+            let is_first = shown.is_empty() && out.is_empty();
+            if room < span.len() && (room < LEAST_AROUND_BYTES && !is_first || known.is_some()) {
+                continue;
             }
+            let span = span.start..span.end.min(span.start.saturating_add(room));
+            left = room - span.len();
+            match known {
+                Some(known) => shown[known].1.push(span),
+                None => shown.push((place, vec![span])),
+            }
+        }
+        for (place, spans) in shown {
             if !out.is_empty() {
                 out.push_str("\n\n");
             }
-            let end = span.end.min(span.start.saturating_add(left));
-            write_piece(*message, self.roles[place], &self.texts[place], span.start..end, out);
+            self.write_message(place, spans, out);
+        }
+    }
+
+    /// Writes parts of a message, in order.
+    fn write_message(&self, place: usize, mut spans: Vec<Range<usize>>, out: &mut String) {
+        let (number, text) = (self.numbers[place], &self.texts[place]);
+        spans.sort_by_key(|span| span.start);
+        let mut joined: Vec<Range<usize>> = Vec::new();
+        for span in spans {
+            match joined.last_mut().filter(|last| span.start <= last.end + JOINED_BYTES) {
+                Some(last) => last.end = last.end.max(span.end),
+                None => joined.push(span),
+            }
+        }
+        let rest = joined.split_off(1);
+        write_piece(number, self.roles[place], text, joined[0].clone(), out);
+        for span in rest {
+            out.push_str(GAP);
+            let start = text.floor_char_boundary(span.start);
+            out.push_str(&text[start..text.floor_char_boundary(span.end).max(start)]);
         }
     }
 }

@@ -111,7 +111,14 @@ fn passages(state: &Compactor, source: &dyn Source, question: &Question) -> Vec<
     let mut passages = Vec::new();
     for message in searched.into_iter().rev() {
         let text_tokens = state.messages.facts[message].text_tokens;
-        Passage::add_of(message, &source.reading(message), text_tokens, question, &mut passages);
+        Passage::add_of(
+            message,
+            &source.reading(message),
+            text_tokens,
+            question,
+            passages::OF_QUESTIONS,
+            &mut passages,
+        );
     }
     passages
 }

@@ -11,10 +11,10 @@ use crate::wire::Role;
 
 /// Maximum number of question terms to search for.
 const QUESTION_TERMS: usize = 128;
-/// Maximum size of messages that are recalled whole.
-const WHOLE_TOKENS: f64 = 160.0;
-/// Approximate size of the passages of longer messages.
-const PASSAGE_TOKENS: f64 = 80.0;
+/// Maximum size of messages that are one passage, and approximate size of the passages of longer ones, in tokens:
+/// for a question of a user, and for the recall tool, which shows single lines.
+pub(crate) const OF_QUESTIONS: [f64; 2] = [160.0, 80.0];
+pub(crate) const OF_LINES: [f64; 2] = [40.0, 24.0];
 /// Weight of a term that is only the prefix of a word.
 const BEGINNING_WEIGHT: f64 = 0.5;
 /// The usual constants of BM25: saturation of repeated terms, and the penalty for longer passages.
@@ -24,6 +24,12 @@ const LENGTH_WEIGHT: f64 = 0.5;
 /// answers.
 const ANSWER_SHARE: f64 = 0.65;
 const ASKED_SHARE: f64 = 0.25;
+/// Shares of other scores that a line has for a query of a model: of the two lines next to it, of the best line of
+/// the message before a result, and of the best line of its own message; and share of all that an assistant's line has.
+const NEAR_SHARE: f64 = 0.4;
+const CALL_SHARE: f64 = 0.3;
+const MESSAGE_SHARE: f64 = 0.2;
+const SAID_SHARE: f64 = 0.7;
 /// Minimum score of the best passage, relative to one with all terms of the question.
 const LEAST_OF_ALL: f64 = 0.15;
 
@@ -75,11 +81,12 @@ impl Passage {
         reading: &Reading,
         text_tokens: u64,
         question: &Question,
+        grain_tokens: [f64; 2],
         passages: &mut Vec<Self>,
     ) {
         let per_byte = text_tokens as f64 / (reading.text.len() as f64).max(1.0);
         let asks = ending::asks(&reading.text);
-        for units in split(reading, text_tokens as f64) {
+        for units in split(reading, text_tokens as f64, grain_tokens) {
             let bytes: usize = units.iter().map(|unit| reading.units[*unit].span.len()).sum();
             let tokens = bytes as f64 * per_byte;
             let (words, found) = words(&units, question, reading);
@@ -100,13 +107,18 @@ impl Passage {
 }
 
 /// Splits the prose of a message into groups of units: one group if it is short, otherwise runs.
-fn split(reading: &Reading, text_tokens: f64) -> Vec<Vec<usize>> {
+fn split(
+    reading: &Reading,
+    text_tokens: f64,
+    [whole_tokens, run_tokens]: [f64; 2],
+) -> Vec<Vec<usize>> {
+    let most_tokens = run_tokens;
     let is_text = |unit: &usize| {
         let block = reading.units[*unit].block as usize;
         !matches!(reading.blocks[block].kind, BlockKind::Call { .. })
     };
     let units = (0..reading.units.len()).filter(is_text);
-    if text_tokens <= WHOLE_TOKENS {
+    if text_tokens <= whole_tokens {
         let whole: Vec<usize> = units.collect();
         return if whole.is_empty() { Vec::new() } else { vec![whole] };
     }
@@ -116,7 +128,7 @@ fn split(reading: &Reading, text_tokens: f64) -> Vec<Vec<usize>> {
     for unit in units {
         let tokens = reading.units[unit].span.len() as f64 * per_byte;
         match runs.last_mut() {
-            Some(run) if run_tokens + tokens <= PASSAGE_TOKENS => run.push(unit),
+            Some(run) if run_tokens + tokens <= most_tokens => run.push(unit),
             _ => {
                 runs.push(vec![unit]);
                 run_tokens = 0.0;
@@ -143,11 +155,57 @@ fn words(units: &[usize], question: &Question, reading: &Reading) -> (u32, Vec<(
     (words, found.into_iter().collect())
 }
 
-/// Ranks the relevant passages, the best first; of equal ones the newer.
+/// Ranks the relevant passages, the best first; of equal ones the newer. None if the best has little of the
+/// question.
 ///
 /// BM25 with the fourth root instead of the logarithm, since only roots round alike on every
 /// machine. Neighbours in the dialogue receive a share of a message's score.
 pub(crate) fn ranked(passages: &[Passage], question: &Question) -> Vec<usize> {
+    let (own, all) = scores(passages, question);
+    let scores = with_neighbours(passages, &own);
+    let best = scores.iter().copied().fold(0.0, f64::max);
+    if best < LEAST_OF_ALL * all { Vec::new() } else { in_order(passages, &scores) }
+}
+
+/// Ranks lines for a query of a model: each has a share of the lines around it, and of the best line of the call
+/// that it answers. What the model itself said comes after what it read.
+pub(crate) fn ranked_lines(passages: &[Passage], question: &Question) -> Vec<usize> {
+    let (own, _) = scores(passages, question);
+    let mut best: BTreeMap<usize, f64> = BTreeMap::new();
+    for (passage, score) in passages.iter().zip(&own) {
+        let best = best.entry(passage.message).or_default();
+        *best = best.max(*score);
+    }
+    let near = |place: usize, other: Option<usize>| {
+        let is_own = |other: &usize| {
+            passages.get(*other).is_some_and(|own| own.message == passages[place].message)
+        };
+        other.filter(is_own).map_or(0.0, |other| own[other])
+    };
+    let score = |(place, passage): (usize, &Passage)| {
+        let around = near(place, place.checked_sub(1)) + near(place, Some(place + 1));
+        let of_call = passage.message.checked_sub(1).and_then(|call| best.get(&call));
+        let of_call = of_call.filter(|_| passage.role != Role::Assistant).copied();
+        let share = if passage.role == Role::Assistant { SAID_SHARE } else { 1.0 };
+        let all = own[place]
+            + NEAR_SHARE * around
+            + CALL_SHARE * of_call.unwrap_or_default()
+            + MESSAGE_SHARE * best.get(&passage.message).copied().unwrap_or_default();
+        share * all
+    };
+    let scores: Vec<f64> = passages.iter().enumerate().map(score).collect();
+    in_order(passages, &scores)
+}
+
+/// Returns the passages that have a score, the best first; of equal ones the newer.
+fn in_order(passages: &[Passage], scores: &[f64]) -> Vec<usize> {
+    let mut ranked: Vec<usize> = (0..passages.len()).filter(|own| scores[*own] > 0.0).collect();
+    ranked.sort_by(|left, right| scores[*right].total_cmp(&scores[*left]).then(right.cmp(left)));
+    ranked
+}
+
+/// Returns the score of each passage by its own words, and the sum of the weights of all terms.
+fn scores(passages: &[Passage], question: &Question) -> (Vec<f64>, f64) {
     let mut holders = vec![0_u32; question.kinds.len()];
     for (place, _) in passages.iter().flat_map(|passage| &passage.found) {
         holders[*place] += 1;
@@ -159,15 +217,8 @@ pub(crate) fn ranked(passages: &[Passage], question: &Question) -> Vec<usize> {
     let weights: Vec<f64> = holders.iter().zip(&question.kinds).map(weight).collect();
     let words: f64 = passages.iter().map(|passage| f64::from(passage.words)).sum();
     let mean_words = (words / passages.len() as f64).max(1.0);
-    let own: Vec<f64> = passages.iter().map(|own| own.score(&weights, mean_words)).collect();
-    let scores = with_neighbours(passages, &own);
-    let best = scores.iter().copied().fold(0.0, f64::max);
-    if best <= 0.0 || best < LEAST_OF_ALL * weights.iter().sum::<f64>() {
-        return Vec::new();
-    }
-    let mut ranked: Vec<usize> = (0..passages.len()).filter(|own| scores[*own] > 0.0).collect();
-    ranked.sort_by(|left, right| scores[*right].total_cmp(&scores[*left]).then(right.cmp(left)));
-    ranked
+    let own = passages.iter().map(|own| own.score(&weights, mean_words)).collect();
+    (own, weights.iter().sum())
 }
 
 /// Returns the weight of a term that `holders` of all passages contain.
