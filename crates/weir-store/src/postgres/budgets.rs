@@ -34,22 +34,7 @@ impl Postgres {
         // Buckets shorter than a day, and labels, use rows only.
         let rows_until_ms = if is_by_day { first_day.saturating_mul(DAY_MS) } else { u64::MAX };
         let sums_from_day = if is_by_day { first_day } else { u64::MAX };
-        let column = match kind {
-            ScopeKind::All => "$1::text".to_owned(),
-            kind => format!("\"{}\"", kind.word()),
-        };
-        let (by_day, by_row) = match kind.is_label() {
-            // An index finds the label; then its caller is compared.
-            true => {
-                let owner = "coalesce(nullif(key, ''), encode(tenant, 'hex'))";
-                let label = format!("{column} = substr($1::text, strpos($1::text, '/') + 1)");
-                (
-                    "$1::text IS NULL".to_owned(),
-                    format!("{label} AND {owner} || '/' || {column} = $1"),
-                )
-            }
-            false => (format!("{column} = $1"), format!("coalesce({column}, '') = $1")),
-        };
+        let (by_day, by_row) = conditions(kind);
         let amount = match query.measure {
             Measure::NanoUsd => "coalesce(cost_nano_usd, 0)",
             Measure::Tokens => "coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)",
@@ -182,4 +167,19 @@ impl Postgres {
         })
         .await
     }
+}
+
+/// Returns the conditions of a scope on daily totals and on rows, with its name as the first value.
+fn conditions(kind: ScopeKind) -> (String, String) {
+    let column = match kind {
+        ScopeKind::All => "$1::text".to_owned(),
+        kind => format!("\"{}\"", kind.word()),
+    };
+    if !kind.is_label() {
+        return (format!("{column} = $1"), format!("coalesce({column}, '') = $1"));
+    }
+    // An index finds the label; then its caller is compared.
+    let owner = "coalesce(nullif(key, ''), encode(tenant, 'hex'))";
+    let label = format!("{column} = substr($1::text, strpos($1::text, '/') + 1)");
+    ("$1::text IS NULL".to_owned(), format!("{label} AND {owner} || '/' || {column} = $1"))
 }

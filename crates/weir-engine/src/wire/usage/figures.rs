@@ -187,6 +187,32 @@ impl Named {
         }
     }
 
+    /// Reads a member that states the cost.
+    fn stated_cost(&mut self, key: &str, raw: &RawValue) {
+        let (place, found) = match key {
+            // OpenRouter, in dollars; Perplexity with its parts.
+            "cost" => {
+                let found = json::member(raw.get(), "total_cost").unwrap_or(raw.get());
+                (&mut self.stated_nano_usd, dollars(found))
+            }
+            // xAI, in ten thousand millionths of a dollar.
+            "cost_in_usd_ticks" => {
+                let ticks = count(raw).map(|ticks| ticks.div_ceil(TICKS_A_NANO_USD));
+                (&mut self.stated_nano_usd, ticks)
+            }
+            // OpenRouter: with a key of the caller's own, its provider bills this apart.
+            "cost_details" => {
+                let apart = json::member(raw.get(), "upstream_inference_cost");
+                (&mut self.apart_nano_usd, apart.and_then(dollars))
+            }
+            _ => {
+                self.is_byok |= raw.get() == "true";
+                return;
+            }
+        };
+        *place = found.max(*place);
+    }
+
     /// Returns the field for the figure called `key`, if weir reads it.
     fn place(&mut self, key: &str) -> Option<&mut Option<u64>> {
         Some(match key {
@@ -286,33 +312,8 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
                 self.named.audio_ms = length.max(self.named.audio_ms);
                 return Ok(());
             }
-            // OpenRouter, in dollars; Perplexity with its parts.
-            "cost" => {
-                let raw: &RawValue = map.next_value()?;
-                let stated = match json::member(raw.get(), "total_cost") {
-                    Some(total) => dollars(total),
-                    None => nano_usd(raw),
-                };
-                self.named.stated_nano_usd = stated.max(self.named.stated_nano_usd);
-                return Ok(());
-            }
-            // xAI, in ten thousand millionths of a dollar.
-            "cost_in_usd_ticks" => {
-                let nano_usd =
-                    count(map.next_value()?).map(|ticks| ticks.div_ceil(TICKS_A_NANO_USD));
-                self.named.stated_nano_usd = nano_usd.max(self.named.stated_nano_usd);
-                return Ok(());
-            }
-            // OpenRouter: with a key of the caller's own, its provider bills this apart.
-            "is_byok" => {
-                let raw: &RawValue = map.next_value()?;
-                self.named.is_byok |= raw.get() == "true";
-                return Ok(());
-            }
-            "cost_details" => {
-                let raw: &RawValue = map.next_value()?;
-                let cost = json::member(raw.get(), "upstream_inference_cost").and_then(dollars);
-                self.named.apart_nano_usd = cost.max(self.named.apart_nano_usd);
+            "cost" | "cost_in_usd_ticks" | "is_byok" | "cost_details" => {
+                self.named.stated_cost(key, map.next_value()?);
                 return Ok(());
             }
             "service_tier" => return keep(&mut self.stated.service_tier, map),
@@ -497,11 +498,7 @@ fn count(value: &RawValue) -> Option<u64> {
     count.filter(|&count| count <= MAX_COUNT)
 }
 
-/// Converts `value`, a number of dollars, to nano-dollars, rounded up.
-fn nano_usd(value: &RawValue) -> Option<u64> {
-    dollars(value.get())
-}
-
+/// Converts a number of dollars to nano-dollars, rounded up.
 fn dollars(raw: &str) -> Option<u64> {
     let usd: f64 = raw.trim_matches('"').parse().ok()?;
     // Binary fractions of decimal amounts are off by less than a thousandth of a nano-dollar.
