@@ -92,7 +92,7 @@ impl Savings {
         let at = tried.iter().enumerate().map(|(place, limit)| own.at(place, *limit, &all));
         let at: Vec<At> = at.collect();
         own.best = own.best(&at).filter(|_| is_search);
-        let chosen = own.best.or_else(|| at.iter().min_by_key(|at| at.limit_tokens).copied());
+        let chosen = own.best.or_else(|| at.iter().rev().min_by_key(|at| at.limit_tokens).copied());
         let place = chosen.and_then(|chosen| at.iter().position(|at| *at == chosen));
         own.group(&all, place);
         own.limits = at;
