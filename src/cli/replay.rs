@@ -274,6 +274,8 @@ fn read_all(
     for path in &args.files {
         let named = |error| format!("{}: {error}", path.display());
         let text = recordings::text(path).map_err(named)?;
+        let opened: Vec<_> = text.lines().map(|line| opener.opened(line)).collect();
+        let text = opened.join("\n");
         conversations.extend(match recorded::read(&text, None) {
             // What is written as one conversation a line is read line by line.
             Ok(read) if !matches!(read.form, TextForm::Request | TextForm::Trace) => {
@@ -283,10 +285,10 @@ fn read_all(
                 let (count, joined) = (read.recorded.len(), retold(read.recorded).map_err(named)?);
                 match joined.len() < count {
                     true => joined,
-                    false => by_line(args, opener, path, &text, is_shown)?,
+                    false => by_line(args, path, &text, is_shown)?,
                 }
             }
-            _ => by_line(args, opener, path, &text, is_shown)?,
+            _ => by_line(args, path, &text, is_shown)?,
         });
     }
     if let Some(source) = &args.source {
@@ -311,7 +313,6 @@ fn retold(all: Vec<Recorded>) -> Result<Vec<Conversation>, String> {
 
 fn by_line(
     args: &ReplayArgs,
-    opener: &Opener,
     path: &Path,
     text: &str,
     is_shown: bool,
@@ -322,7 +323,7 @@ fn by_line(
     let protocol = args.protocol.as_deref().and_then(Protocol::from_name);
     let read = on_all_cores(lines.len(), |place| {
         let (number, line) = lines[place];
-        let read = Conversation::read(&opener.opened(line), number, protocol);
+        let read = Conversation::read(line, number, protocol);
         progress.step();
         read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
     });

@@ -97,10 +97,10 @@ async fn one_frame_is_plain_text() {
         "requests 1234 (0.0/s)   in flight 1   failed 1   refused 0 of the last 2   compactions 7",
         "tokens   received 3M   sent 1.2M   -60 %",
         "cache hits 83 %",
-        "money    spent $12.5000   saved $3.2500   2 requests without a price",
+        "money    spent $12.50   saved $3.25   2 requests without a price",
         "########|.|.  72 %",
         "all/usd/month",
-        "72 %  $50.0000  $36.0000  $0.0000  $14.0000  2026-12-01T00:00:00Z",
+        "72 %  $50.00  $36.00  $0.0000  $14.00  2026-12-01T00:00:00Z",
     ] {
         assert!(out.contains(expected), "{expected}:\n{out}");
     }
