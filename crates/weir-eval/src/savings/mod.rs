@@ -54,7 +54,7 @@ impl TrialLimit {
     /// Limits that have a name.
     pub const WORDS: [(&'static str, Self); 5] = [
         ("window", Self::Goal(Goal::Limit)),
-        ("step", Self::Goal(Goal::Step)),
+        ("step", Self::Goal(Goal::Step(u64::MAX))),
         ("economic", Self::Goal(ECONOMIC)),
         ("cold", Self::Cold),
         ("optimum", Self::Optimum),

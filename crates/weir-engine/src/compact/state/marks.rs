@@ -17,7 +17,7 @@ use crate::wire::Role;
 /// tool use.
 const DIALOGUE_MESSAGES: usize = 40;
 const DIALOGUE_SHARE: u64 = 2;
-/// Parts of a price step of which one must be left for the history.
+/// Share of a price step that must be left for the history: one part of so many.
 const STEP_PARTS: u64 = 4;
 /// Number of rounds whose size shows that of the next.
 const ROUNDS: usize = 3;
