@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use weir_store::budget::{Ask, Budget, BudgetId, OutputBound};
 use weir_store::budgets::Applied;
 use weir_store::counters::{Counters, Owner, RedisOptions, Reservation, Spending};
-use weir_store::ledger::{KeyNames, RequestId};
+use weir_store::ledger::{Caller, KeyNames, RequestId};
 use weir_store::redis::Redis;
-use weir_store::{Store, now_ms};
+use weir_store::{Store, Tenant, now_ms};
 
 /// Budgets that are never exhausted.
 const BUDGETS: [&str; 3] = ["all/usd/day", "team:search/usd/month", "key:key_1/tokens/24h"];
@@ -52,7 +52,8 @@ impl Load {
             organisation: "example".to_owned(),
             user: "somebody@example.com".to_owned(),
         };
-        let owner = Owner { key: Some(Arc::new(names)), model: "gpt-4.1-mini".to_owned() };
+        let caller = Caller { tenant: Tenant([1; 16]), key: Some(Arc::new(names)) };
+        let owner = Owner::new(&caller, Arc::default(), "gpt-4.1-mini");
         Self { counters, owner, applied, count: Arc::default() }
     }
 

@@ -129,7 +129,7 @@ impl<'a> Said<'a> {
         let call = line.strip_prefix(CALL).and_then(|rest| rest.split_once(": "));
         let is_assistant = self.conversation.messages[number].role == Role::Assistant;
         match call.filter(|_| is_assistant) {
-            Some((_, arguments)) if self.holds_pieces(number, without_gap(arguments)) => Ok(()),
+            Some((_, arguments)) if self.holds_pieces(number, arguments) => Ok(()),
             _ => Err(format!("a line that message {number} does not hold is quoted from it")),
         }
     }
@@ -139,7 +139,10 @@ impl<'a> Said<'a> {
             self.holds(number, piece)
                 || piece.strip_prefix(QUOTED).is_some_and(|piece| self.holds(number, piece))
         };
-        is_said(line) || line.split(GAP).all(is_said)
+        // A piece of a line has a gap before or behind it.
+        let piece = line.strip_prefix(GAP.trim_start()).unwrap_or(line);
+        let piece = piece.strip_suffix(GAP.trim_end()).unwrap_or(piece);
+        is_said(line) || piece.split(GAP).all(is_said)
     }
 
     fn holds(&self, number: usize, piece: &str) -> bool {
@@ -173,11 +176,6 @@ impl<'a> Said<'a> {
         self.names.borrow_mut().insert(name.to_owned(), first);
         true
     }
-}
-
-/// Returns the arguments of a call behind the gap that it may begin with.
-fn without_gap(arguments: &str) -> &str {
-    arguments.strip_prefix(GAP.trim_start()).unwrap_or(arguments)
 }
 
 /// Parses the first line of a note: the number of messages gone, and whether excerpts follow.

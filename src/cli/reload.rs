@@ -367,7 +367,7 @@ mod tests {
         let mut no_certificate = good.clone();
         no_certificate.server.tls.cert = Some(Secret::new("nothing"));
         for (config, expected) in
-            [(no_upstream, "upstreams.other.ca_file"), (no_certificate, "server.tls.cert_file")]
+            [(no_upstream, "upstreams.other.tls.ca_file"), (no_certificate, "server.tls.cert_file")]
         {
             let problem = reload.go_by(config).expect_err("it is of no use").to_string();
             assert!(problem.contains(expected), "{problem}");

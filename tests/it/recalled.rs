@@ -127,7 +127,7 @@ fn what_was_told_early_can_be_read_when_it_is_asked_for_late() {
         .collect();
     let path = std::env::temp_dir().join(format!("weir-recalled-{}.jsonl", std::process::id()));
     std::fs::write(&path, lines.join("\n")).expect("it can be written");
-    let [without, with] = ["recall=0", "recall=0.1"].map(|tail| figures(&path, tail));
+    let [without, with] = ["recall.share=0", "recall.share=0.1"].map(|tail| figures(&path, tail));
     std::fs::remove_file(&path).expect("it was written");
     for ((language, before), (_, after)) in without.0.iter().zip(&with.0) {
         println!("{language}: {before:.2} without, {after:.2} with");

@@ -54,7 +54,7 @@ fn a_table_has_a_row_for_each_policy_and_budget() {
 fn requests_of_a_log_that_extend_one_another_are_one_conversation() {
     let folder = Folder::new();
     let message = |place: usize| {
-        let role = if place % 2 == 0 { "user" } else { "assistant" };
+        let role = if place.is_multiple_of(2) { "user" } else { "assistant" };
         serde_json::json!({"role": role, "content": format!("{place} {}", "word ".repeat(100))})
     };
     let body = |count: usize| {

@@ -255,7 +255,7 @@ fn listed<'a>(line: &LineMembers<'a>) -> Option<Vec<&'a str>> {
         own.is_some_and(|own| langfuse::is_observation(&own) || own.get("observations").is_some())
     };
     let list = ["observations", "data"].into_iter().find_map(|name| line.get(name));
-    list.and_then(json::elements).filter(|list| list.first().is_some_and(|raw| is_one(&raw)))
+    list.and_then(json::elements).filter(|list| list.first().is_some_and(is_one))
 }
 
 /// Reads the requests of a record. Logs of gateways have other records, too.

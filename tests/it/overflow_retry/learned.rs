@@ -42,11 +42,11 @@ async fn limit_tokens(weir: &Weir, credential: &str, exchanges: usize) -> u64 {
 
 #[tokio::test]
 async fn a_size_to_which_the_upstream_truncates_in_silence_becomes_the_window() {
-    const KEPT: usize = 1500;
+    const KEPT: usize = 3000;
     let mut upstream = Upstream::start().await;
     let weir = harness::start_with(memory(), &upstream.address, |_| {}).await;
     let mut limits = Vec::new();
-    for exchanges in 1..60 {
+    for exchanges in 1..120 {
         let body = conversation(exchanges, &json!({"model": "local-model"}));
         let serve = async {
             let seen = upstream.next().await;

@@ -85,7 +85,7 @@ async fn a_caller_that_leaves_in_the_second_round_leaves_nothing_held() {
 
 const CHAIN: &str = r#"
     [context]
-    recall_tool = true
+    recall.tool = true
     [upstream]
     url = "{a}"
     api_key = "env:A"

@@ -45,7 +45,7 @@ pub struct Export {
 /// If the text is no export that is known, or an amount has another currency than dollars.
 pub fn read(text: &str, key: Option<&str>) -> Result<Export, String> {
     let text = text.trim_start_matches('\u{feff}');
-    let mut export = Export { days: u64::MAX..0, ..Export::default() };
+    let mut export = Export::default();
     if text.trim_start().starts_with(['{', '[']) {
         let pages = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         for page in pages {
@@ -183,6 +183,10 @@ fn day(value: &Value) -> Option<u64> {
 
 impl Export {
     fn cover(&mut self, day: u64) {
-        self.days = self.days.start.min(day)..self.days.end.max(day.saturating_add(1));
+        let after = day.saturating_add(1);
+        self.days = match self.days.is_empty() {
+            true => day..after,
+            false => self.days.start.min(day)..self.days.end.max(after),
+        };
     }
 }

@@ -51,9 +51,9 @@ fn first(history: &History, rests: &[FromHere]) -> usize {
 fn rest(last: usize, rests: &[FromHere], nano_usd: impl Fn(usize) -> u64) -> FromHere {
     let mut best = FromHere { nano_usd: u64::MAX, next: last + 1 };
     let mut so_far = 0_u64;
-    for next in last + 1..rests.len() {
+    for (next, rest) in rests.iter().enumerate().skip(last + 1) {
         so_far = so_far.saturating_add(nano_usd(next - 1));
-        let nano_usd = so_far.saturating_add(rests[next].nano_usd);
+        let nano_usd = so_far.saturating_add(rest.nano_usd);
         if nano_usd <= best.nano_usd {
             best = FromHere { nano_usd, next };
         }

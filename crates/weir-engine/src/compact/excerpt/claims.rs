@@ -26,17 +26,10 @@ impl Writer<'_> {
             .map(|claim| self.claimed(claim))
             .filter(|claimed| !claimed.is_empty())
             .collect();
-        let before = *left;
-        for claimed in &claimed {
-            self.take_all(claimed.clone(), left);
-        }
-        // Details have what the claims leave of their room.
-        let most_tokens = room_tokens.min(self.subject.survival_tokens as f64);
-        let mut spare = (most_tokens - (before - *left)).clamp(0.0, *left);
         for claimed in claimed {
-            let unspent = spare;
-            self.take_all(self.details(claimed.end), &mut spare);
-            *left -= unspent - spare;
+            let end = claimed.end;
+            self.take_all(claimed, left);
+            self.take_all(self.details(end), left);
         }
     }
 

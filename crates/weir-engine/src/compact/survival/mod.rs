@@ -37,6 +37,8 @@ const RULES_PERCENT: f64 = 60.0;
 const TASKS_PERCENT: f64 = 20.0;
 const ERRORS_PERCENT: f64 = 20.0;
 const EDITS_PERCENT: f64 = 25.0;
+// The rest is for what errors compared, and for surplus rules.
+const PROSE_PERCENT: f64 = 80.0;
 
 /// Searches a message for rules, unless it looks like the output of an action, which has none.
 pub(super) fn search(reading: &Reading) {
@@ -78,7 +80,7 @@ impl Work {
         room.take(edits::of(subject, calls), share(EDITS_PERCENT));
         room.share_fairly(&mut rules, room_tokens, room::RULES_PERCENT);
         let mut prose = prose::of(subject);
-        room.share_fairly(&mut prose, others_tokens, room::PROSE_PERCENT);
+        room.share_fairly(&mut prose, share(PROSE_PERCENT), room::PROSE_PERCENT);
         room.share_surplus(&mut rules);
         room.into_claims()
     }
