@@ -2,7 +2,7 @@
 //! which are written to it, and for how long it holds them. The one place that decides this for recorded
 //! conversations; the prices and the steps above a size are those of `weir_store::budget`. Pure.
 
-use weir_engine::wire::usage::{Inner, Metered, Usage};
+use weir_engine::wire::usage::{InnerUsage, Metered, Usage};
 use weir_store::budget::price::{Kind, Pieces, ServiceTier};
 use weir_store::budget::{Billed, Price, cost, part};
 
@@ -114,7 +114,7 @@ impl BilledTokens {
             ..Pieces::default()
         };
         let fees = cost(price, &Billed { pieces, ..Billed::default() }).nano_usd;
-        let inner = metered.apart.iter().filter_map(|Inner { usage, .. }| {
+        let inner = metered.apart.iter().filter_map(|InnerUsage { usage, .. }| {
             let usage = Usage { cached_tokens: usage.cached_tokens.or(Some(0)), ..*usage };
             Self::of(&usage, service_tier)
         });

@@ -15,7 +15,7 @@ use crate::proxy::hold::{bound, budgets};
 use crate::proxy::record::Outcome;
 use crate::upstream::Route;
 use weir_engine::wire::allowance::searches_unasked;
-use weir_engine::wire::usage::Inner;
+use weir_engine::wire::usage::InnerUsage;
 use weir_store::budget::{Compaction, Price};
 use weir_store::ledger::{DAY_MS, Flags, Intent, RequestQuery, Settlement};
 use weir_store::{StoreError, now_ms};
@@ -173,7 +173,7 @@ impl Journal {
         };
         let held = intent.held_nano_usd.zip(intent.held_tokens);
         let answered = ended.metered.model.as_deref();
-        let inner_price = |inner: &Inner| {
+        let inner_price = |inner: &InnerUsage| {
             let model = inner.model.as_deref().filter(|own| Some(*own) != answered)?;
             self.config.models.price(model)
         };
@@ -240,12 +240,19 @@ impl Account {
     }
 
     /// Keeps the account of a response that is not finished; returns that of any other request.
-    fn unless_deferred(self, ended: Ended) -> Option<(Self, Ended)> {
+    fn unless_deferred(mut self, ended: Ended) -> Option<(Self, Ended)> {
         let is_response = self.intent.route == Route::Responses.name();
         let Some(response) = ended.metered.pending.clone().filter(|_| is_response) else {
             return Some((self, ended));
         };
         let (tenant, state) = (self.intent.caller.tenant, Arc::clone(&self.journal.state));
+        // Others do not wait for its end to learn which model answers for its name.
+        if let Some(model) = &ended.metered.model {
+            self.journal.note_answered(&self.intent, self.asked.as_deref(), model);
+        }
+        if let Some(holding) = &mut self.holding {
+            holding.first = None;
+        }
         state.deferred.park((tenant, response), (self, ended)).err()
     }
 

@@ -2,7 +2,7 @@
 //! reported by the provider or, if unknown, by rule and flagged. Reads no clock and stores nothing.
 
 use crate::proxy::hold::account::{End, believed};
-use weir_engine::wire::usage::{Inner, Metered, Usage};
+use weir_engine::wire::usage::{InnerUsage, Metered, Usage};
 use weir_store::budget::{self, Billed, Compaction, Cost, Kind, Pieces, Price, ServiceTier};
 use weir_store::ledger::{Flags, Settlement};
 
@@ -243,7 +243,7 @@ fn priced(
 ) -> (Billed, Cost) {
     let region = Region::of(price, metered.region.as_deref());
     let own = billed(price, usage, metered, &region);
-    let inner = |price: &Price, inner: &Inner| {
+    let inner = |price: &Price, inner: &InnerUsage| {
         let region = Region::of(price, metered.region.as_deref());
         Billed {
             pieces: Pieces { requests: 0, ..pieces(&inner.usage) },

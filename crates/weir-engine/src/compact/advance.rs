@@ -16,6 +16,10 @@ use crate::compact::state::messages::Fate;
 use crate::wire::Role;
 use crate::wire::message::Naming;
 
+/// Parts of the limit. A result for a program that is larger than one of them is not cut, and does not count;
+/// smaller ones count, since not every provider is known to leave them out.
+const PROGRAM_PARTS: u64 = 4;
+
 impl Compactor {
     /// Adds the next message, after examining the point before it if a request could have ended
     /// there.
@@ -69,7 +73,7 @@ impl Compactor {
         is_own && before.is_some_and(|own| own.role == Role::Assistant)
     }
 
-    /// Adds the next message to the turns, without the text of a result that only a program reads. Returns whether
+    /// Adds the next message to the turns, without the text of a large result that only a program reads. Returns whether
     /// it stays.
     fn add_to_turns(&mut self, fact: &mut Fact, source: &dyn Source) -> bool {
         let mut inline = [Link { naming: Naming::Own, id: 0 }; links::INLINE];
@@ -83,7 +87,8 @@ impl Compactor {
     }
 
     fn add_named(&mut self, fact: &mut Fact, links: &[Link]) -> bool {
-        if self.turns.is_for_program(fact, links) {
+        let most_tokens = self.profile.limit_tokens / PROGRAM_PARTS;
+        if fact.text_tokens > most_tokens && self.turns.is_for_program(fact, links) {
             fact.leave_text_unread();
         }
         self.turns.push(fact, links)

@@ -22,7 +22,7 @@ pub enum ImageRule {
     /// The image is first fitted into 2,048 by 2,048 and its shorter side reduced to 768.
     Tiles { base: u32, tile: u32 },
     /// Patches of 32 pixels, at most `cap`, times a factor in thousandths (OpenAI's small and
-    /// newer models). Those that take `original` images have at least [`HIGH_PATCHES`] for `high` ones.
+    /// newer models). Those that take `original` images have at least 2,500 for `high` ones.
     Patches { cap: u32, factor_permille: u32, original: Option<u32> },
     /// Patches of 28 pixels, at most `cap` (Anthropic).
     Squares { cap: u32 },

@@ -446,7 +446,7 @@ mod tests {
         reported.usage.as_mut().expect("it has one").web_searches = Some(5);
         let usage =
             Usage { prompt_tokens: Some(1000), completion_tokens: Some(100), ..Usage::default() };
-        reported.apart = vec![weir_engine::wire::usage::Inner { usage, model: None }];
+        reported.apart = vec![weir_engine::wire::usage::InnerUsage { usage, model: None }];
         let mut price = Price::parse("in 4 out 20 search 10").expect("a price");
         price.service_tiers =
             vec![(ServiceTier::Fast, Rates::of_tokens(8_000_000_000, 40_000_000_000))];

@@ -5,7 +5,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
 use super::super::json;
-use super::figures::{Figures, Inner, Named, Stated};
+use super::figures::{Figures, InnerUsage, Named, Stated};
 use super::reader::{self, Each, Elements, Object, Reader};
 
 /// Facts from one body. Texts are unparsed JSON texts.
@@ -22,7 +22,7 @@ pub(super) struct Answer<'n, 'de> {
     /// What the usage says in addition to figures.
     pub(super) stated: Stated<'de>,
     /// Inferences that the figures leave out.
-    pub(super) apart: Vec<Inner>,
+    pub(super) apart: Vec<InnerUsage>,
     /// Last finish reason of the first choice.
     pub(super) reason: Option<&'de RawValue>,
     /// Bytes of text in the deltas, or in the messages, of all choices.

@@ -274,7 +274,7 @@ pub(super) struct Figures<'n, 'de> {
     pub(super) named: &'n mut Named,
     pub(super) stated: &'n mut Stated<'de>,
     /// Inferences that the figures leave out.
-    pub(super) apart: &'n mut Vec<Inner>,
+    pub(super) apart: &'n mut Vec<InnerUsage>,
 }
 
 /// What a `usage` object says in addition to figures, as JSON texts. Anthropic reports these here.
@@ -345,7 +345,7 @@ fn keep<'de, A: MapAccess<'de>>(
 
 /// Inference within an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inner {
+pub struct InnerUsage {
     pub usage: Usage,
     /// Its model, if that is named: an advisor has prices of its own.
     pub model: Option<String>,
@@ -355,7 +355,7 @@ pub struct Inner {
 /// as `compaction`, and bills include them.
 #[derive(Default)]
 struct Iterations {
-    apart: Vec<Inner>,
+    apart: Vec<InnerUsage>,
 }
 
 /// Maximum number of inferences that are billed one by one; the others are billed together.
@@ -383,7 +383,7 @@ impl<'de> Elements<'de> for Iterations {
         let model = done.model.and_then(|raw| json::string(raw.get())).map(Cow::into_owned);
         match self.apart.get_mut(MAX_ITERATIONS - 1) {
             Some(last) => last.usage = last.usage.plus(usage),
-            None => self.apart.push(Inner { usage, model }),
+            None => self.apart.push(InnerUsage { usage, model }),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::json;
 use super::sse::{Event, Part, Splitter};
 use answer::{Answer, ToolCalls};
 use figures::Named;
-pub use figures::{Inner, Usage};
+pub use figures::{InnerUsage, Usage};
 pub(super) use opening::is_announcement;
 pub use opening::{Failure, MAX_OPENING_BYTES, Opening, Verdict};
 use skim::Skim;
@@ -57,7 +57,7 @@ pub struct Metered {
     /// Reported usage; for each figure the larger report.
     pub usage: Option<Usage>,
     /// Usage of inferences within the answer that `usage` leaves out.
-    pub apart: Vec<Inner>,
+    pub apart: Vec<InnerUsage>,
     /// Last finish reason of the first choice, such as `stop` or `tool_calls`.
     pub finish_reason: Option<String>,
     /// Model that answered, as the answer names it.
@@ -540,7 +540,7 @@ mod tests {
         let found = metered("text/event-stream", &[stream]);
         assert_eq!(found.usage, Some(usage([Some(6000), Some(7), Some(1000), None, None])));
         let inner = usage([Some(50), Some(2), None, None, None]);
-        let inner = Inner { usage: inner, model: None };
+        let inner = InnerUsage { usage: inner, model: None };
         assert_eq!((found.apart, found.speed.as_deref()), (vec![inner], Some("fast")));
     }
 

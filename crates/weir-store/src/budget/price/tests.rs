@@ -113,9 +113,10 @@ fn service_tiers_have_their_own_rates_or_are_billed_in_part() {
         // Twice, by rule.
         ("priority", 1000, 5_000_000, true),
         ("fast", 1000, 15_000_000, true),
-        ("batch", 1000, 2_500_000, true),
+        // Half, by rule.
+        ("batch", 1000, 1_250_000, true),
         ("scale", 1000, 2_500_000, true),
-        ("batch", 300_000, 1_500_000_000, true),
+        ("batch", 300_000, 750_000_000, true),
         ("flex", 300_000, 375_000_000, true),
     ] {
         let service_tier = ServiceTier::from_name(name);
