@@ -1,6 +1,6 @@
 //! Conversations in a text: a request body, JSON lines of conversations or requests, a log or export of a
 //! gateway, an HTTP archive, or the transcript of a coding agent. Finds them and returns each as a request body.
-//! [`FORMS`] lists the forms, [`form`] recognises them, and `transcripts` has a reader for each. Reads no files.
+//! `FORMS` lists the forms, `form` recognises them, and `transcripts` has a reader for each. Reads no files.
 
 use serde_json::value::RawValue;
 

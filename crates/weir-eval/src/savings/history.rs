@@ -24,7 +24,7 @@ pub struct Models<'m> {
     pub window_tokens: &'m (dyn Fn(&str) -> Option<u64> + Sync + 'm),
     /// The model of requests that name none.
     pub default_model: Option<&'m str>,
-    /// Whether requests without times get pauses, the same each time. See [`drawn_pause_ms`].
+    /// Whether requests without times get pauses, the same each time.
     pub draws_pauses: bool,
 }
 
