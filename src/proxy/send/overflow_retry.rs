@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::attempt::Attempt;
 use crate::config::names;
+use crate::proxy::admit::request::on_time;
 use crate::proxy::error::{ErrorKind, ProxyError, UpstreamAnswer};
 use crate::proxy::logged::shown;
 use crate::proxy::plan::{Planned, refusal};
@@ -101,7 +102,11 @@ impl OverflowRetry {
         let Some(refused) = refused else { return Ok(false) };
         record.came_back();
         let probe = job.probe.take();
-        let lesson = refused.lesson(planned, self.resends, self.before.as_ref());
+        let body = planned.body.as_ref().unwrap_or(&job.body).clone();
+        let protocol = job.protocol;
+        let is_text = move || protocol.read(&body, usize::MAX).is_ok_and(|own| own.is_text());
+        let is_text = on_time(job.body.len(), is_text).await?;
+        let lesson = refused.lesson(planned, self.resends, is_text);
         let lesson = probe.as_ref().map_or(lesson, |probe| refused.lesson_of(probe, lesson));
         let Some(lesson) = lesson else {
             if refused.is_suspicion {
@@ -269,22 +274,14 @@ impl ReceivedRefusal {
     }
 
     /// Determines the limits to learn from the refusal of a plan. `None` if another attempt is
-    /// pointless, for example after an earlier refusal (`before`) that gave all numbers.
-    fn lesson(
-        &self,
-        planned: &Planned,
-        resends: usize,
-        before: Option<&(Self, Lesson)>,
-    ) -> Option<Lesson> {
-        let is_exact = |overflow: &Overflow| overflow.is_numbered() && overflow.is_exact;
-        if before.is_some_and(|(before, _)| is_exact(&before.overflow)) {
-            return None;
-        }
+    /// pointless.
+    fn lesson(&self, planned: &Planned, resends: usize, is_text: bool) -> Option<Lesson> {
         let refused = Refused {
             sent_tokens: planned.sent_tokens,
             output_tokens: planned.max_output_tokens,
             limits: planned.limits,
             is_estimated: planned.is_calibrated,
+            is_text,
         };
         let step = if self.is_suspicion { MAX_RESENDS - 1 } else { resends };
         compact::learned::lesson(&self.overflow, &refused, step)

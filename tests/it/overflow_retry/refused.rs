@@ -48,8 +48,8 @@ async fn what_is_refused_each_time_ends_in_openais_error_after_a_bounded_number_
     let total = "This model's maximum context length is 1500 tokens. However, you requested 9800 \
                  tokens (9000 in the messages, 800 in the completion). Please reduce it.";
     for (said, sends) in [
-        (numbers, 2),
-        (total, 2),
+        (numbers, 3),
+        (total, 3),
         (least, 4),
         ("Please reduce the length of the messages or completion.", 4),
         ("Your input exceeds the context window of this model.", 4),

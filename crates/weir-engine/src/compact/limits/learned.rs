@@ -9,6 +9,8 @@ pub const MIN_LIMIT_TOKENS: u64 = 64;
 /// Maximum ratio between the upstream's count and weir's that two tokenizers explain. Beyond it,
 /// weir could not count something, such as a file. In thousandths.
 const MAX_RATIO_PERMILLE: u64 = 1500;
+/// Parts of a limit of which one at least is left for requests, in addition to what the upstream puts in front.
+const MAX_HIDDEN_PARTS: u64 = 8;
 /// Share of a request's tokens left after a refusal without numbers: slightly less at first, then
 /// much less. In eighths.
 const STEPS_EIGHTHS: [u64; MAX_RESENDS] = [7, 6, 4];
@@ -44,6 +46,8 @@ pub struct Refused {
     pub limits: Limits,
     /// Whether weir's count is an estimate, which calibration corrects separately.
     pub is_estimated: bool,
+    /// Whether weir counted all of it, so that what the upstream counts in addition is in each request.
+    pub is_text: bool,
 }
 
 /// Lesson from a refusal.
@@ -119,7 +123,7 @@ pub fn is_read_whole(sent_tokens: u64, reported: Option<u64>, is_estimated: bool
 /// `None` if nothing would change the next attempt.
 pub fn lesson(overflow: &Overflow, refused: &Refused, resends: usize) -> Option<Lesson> {
     let eighths = *STEPS_EIGHTHS.get(resends)?;
-    let reported = reported(overflow, refused);
+    let reported = reported(overflow, refused, resends as u64);
     let lesson = match reported.filter(|lesson| lesson.changes(refused)) {
         Some(lesson) => lesson,
         None => {
@@ -132,7 +136,7 @@ pub fn lesson(overflow: &Overflow, refused: &Refused, resends: usize) -> Option<
 }
 
 /// Derives a lesson from the upstream's own numbers.
-fn reported(overflow: &Overflow, refused: &Refused) -> Option<Lesson> {
+fn reported(overflow: &Overflow, refused: &Refused, resends: u64) -> Option<Lesson> {
     if !overflow.is_numbered() {
         return None;
     }
@@ -148,6 +152,15 @@ fn reported(overflow: &Overflow, refused: &Refused) -> Option<Lesson> {
     let Some(counted) = overflow.input_tokens.filter(|counted| *counted > least) else {
         return Some(Lesson { kept: reported, of_this: reported });
     };
+    // If the request fits by weir's count, the upstream has put something in front: a prompt of a gateway, tools.
+    let hidden_tokens = counted - sent_tokens;
+    let limit_tokens = reported.least_tokens();
+    let more_tokens = counted.saturating_sub(limit_tokens).saturating_mul(resends);
+    let without = reported.each(|tokens| tokens.saturating_sub(hidden_tokens + more_tokens));
+    if sent_tokens <= limit_tokens && without.least_tokens() >= limit_tokens / MAX_HIDDEN_PARTS {
+        let kept = if refused.is_text { without } else { reported };
+        return Some(Lesson { kept, of_this: without });
+    }
     // The upstream counts more than weir: its limit is lower by weir's count.
     let of_this = reported.each(|tokens| scaled(tokens, sent_tokens, counted));
     let is_tokenizers = counted <= scaled(sent_tokens, MAX_RATIO_PERMILLE, 1000);
@@ -223,7 +236,7 @@ mod tests {
 
     fn refused(sent_tokens: u64, output_tokens: Option<u64>) -> Refused {
         let limits = limits(128_000, output_tokens);
-        Refused { sent_tokens, output_tokens, limits, is_estimated: false }
+        Refused { sent_tokens, output_tokens, limits, is_estimated: false, is_text: true }
     }
 
     fn window(window: u64, input: Option<u64>) -> Overflow {
@@ -252,6 +265,25 @@ mod tests {
         // An estimate has its own calibration.
         let estimated = Refused { is_estimated: true, ..sent };
         assert_eq!(windows(11_000, &estimated), (Some(8192), Some(7447)));
+    }
+
+    #[test]
+    fn what_the_upstream_puts_in_front_is_taken_from_the_limit() {
+        let windows = |counted, resends, refused: &Refused| {
+            let lesson = lesson(&window(20_000, Some(counted)), refused, resends);
+            let lesson = lesson.expect("a lesson");
+            (lesson.kept.window_tokens, lesson.of_this.window_tokens)
+        };
+        let sent = refused(12_000, None);
+        for is_estimated in [false, true] {
+            let sent = Refused { is_estimated, ..sent };
+            assert_eq!(windows(22_000, 0, &sent), (Some(10_000), Some(10_000)));
+        }
+        // A document by id is in this request alone.
+        let apart = Refused { is_text: false, ..sent };
+        assert_eq!(windows(22_000, 0, &apart), (Some(20_000), Some(10_000)));
+        // Refused once more, by 5 tokens: weir counts too little as well.
+        assert_eq!(windows(20_005, 1, &refused(9_900, None)), (Some(9_890), Some(9_890)));
     }
 
     #[test]
