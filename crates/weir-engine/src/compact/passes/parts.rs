@@ -1,7 +1,8 @@
 //! Parts of the newest turns that can leave on their own, as the last resort before a refusal. Late results
 //! merge turns, so that the newest may be longer than the limit. An older call goes with its results if
-//! nothing that stays names either. Of a provider's call and its result in the assistant's next message, the
-//! one that would stay alone is left out of its message.
+//! nothing that stays names either; a result that came among later calls is a message that goes with its own.
+//! Of a provider's call and its result in the assistant's next message, the one that would stay alone is left
+//! out of its message.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +43,8 @@ struct PartLinks {
     ids: BTreeMap<u32, (usize, usize)>,
     /// Those between two messages.
     chains: Vec<Chain>,
+    /// Messages that are results of an earlier part's calls alone, with that part. They go with it.
+    late: Vec<(usize, usize)>,
     /// Calls that other blocks name.
     mentioned: BTreeSet<u32>,
 }
@@ -64,17 +67,26 @@ impl Compaction<'_> {
         for (place, part) in parts.iter().enumerate() {
             all.entry(root(&mut named.groups, place)).or_default().push(part);
         }
-        for group in all.into_values() {
+        let late =
+            named.late.iter().map(|(message, part)| (*message, root(&mut named.groups, *part)));
+        let late: Vec<(usize, usize)> = late.collect();
+        for (first, group) in all {
             let sum = |of: fn(&Part) -> u32| group.iter().map(|part| of(part)).sum::<u32>();
             let is_complete = sum(|part| part.calls) == sum(|part| part.results);
+            let mut others_late = late.iter().filter(|(_, of)| *of != first);
+            let answers_others = others_late.any(|(message, _)| {
+                !self.is_gone(*message) && group.iter().any(|part| part.messages.contains(message))
+            });
             let is_held =
                 |part: &&Part| part.is_held || self.answers_program(part, &named.chains, &group);
-            if !is_complete || group.iter().any(is_held) {
+            if !is_complete || answers_others || group.iter().any(is_held) {
                 continue;
             }
             if self.state.sizes.request_tokens + self.state.opening_tokens() <= self.most_tokens() {
                 break;
             }
+            let own_late = late.iter().rev().filter(|(_, of)| *of == first);
+            own_late.for_each(|(message, _)| self.evict_one(*message));
             group.into_iter().for_each(|part| self.evict_part(part));
         }
         self.leave_out_blocks(&named.chains, source);
@@ -86,8 +98,7 @@ impl Compaction<'_> {
     /// need it, and it needs its result.
     fn answers_program(&self, part: &Part, chains: &[Chain], group: &[&Part]) -> bool {
         let goes = |message: &usize| {
-            self.state.messages.fates[*message] == Fate::Gone
-                || group.iter().any(|own| own.messages.contains(message))
+            self.is_gone(*message) || group.iter().any(|own| own.messages.contains(message))
         };
         let mut programs = chains.iter().filter(|chain| chain.is_named);
         programs.any(|chain| part.messages.contains(&chain.result) && !goes(&chain.call))
@@ -95,10 +106,10 @@ impl Compaction<'_> {
 
     /// Leaves out of messages that stay the calls and results whose other half is gone.
     fn leave_out_blocks(&mut self, chains: &[Chain], source: &dyn Source) {
-        let is_gone = |message: usize| self.state.messages.fates[message] == Fate::Gone;
         let mut halves: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for chain in chains.iter().filter(|own| is_gone(own.call) != is_gone(own.result)) {
-            let stays = if is_gone(chain.call) { chain.result } else { chain.call };
+        for chain in chains.iter().filter(|own| self.is_gone(own.call) != self.is_gone(own.result))
+        {
+            let stays = if self.is_gone(chain.call) { chain.result } else { chain.call };
             halves.entry(stays).or_default().push(chain.id);
         }
         for (message, hashes) in halves {
@@ -140,16 +151,21 @@ impl Compaction<'_> {
                 None => source.message(message).map(|own| links::all(&own)).unwrap_or_default(),
             };
             let answers = links.iter().filter(|link| link.naming == Naming::Answer).count() as u32;
-            let is_chained = fact.role == Role::Assistant && answers > 0 && is_messages(message);
-            let chained = named.join(&links, (place, message), is_chained);
-            for call in chained.iter().flatten() {
+            let is_split = match fact.role {
+                Role::Assistant => answers > 0 && is_messages(message),
+                // A result alone in its message goes with its call.
+                Role::Tool => answers as usize == links.len() && answers == 1 && !fact.is_pinned,
+                _ => false,
+            };
+            let split = named.join(&links, (place, message, fact.role), is_split);
+            for call in split.iter().flatten() {
                 parts[*call].results += 1;
             }
             let part = &mut parts[place];
             part.messages.push(message);
             part.calls += fact.links.waits;
-            part.results +=
-                (answers - chained.len() as u32).max(u32::from(fact.role == Role::Tool));
+            let is_unnamed = fact.role == Role::Tool && split.is_empty();
+            part.results += (answers - split.len() as u32).max(u32::from(is_unnamed));
             let is_users = fact.role == Role::User && !fact.is_aside;
             part.is_held |= is_users || fact.role == Role::Other || fact.is_pinned;
         }
@@ -161,12 +177,20 @@ impl Compaction<'_> {
         named
     }
 
+    fn is_gone(&self, message: usize) -> bool {
+        self.state.messages.fates[message] == Fate::Gone
+    }
+
     fn evict_part(&mut self, part: &Part) {
         // The first of a turn goes last, so that each step finds soon that the turn has others.
-        for message in part.messages.iter().rev() {
-            let tokens = self.state.messages.current_tokens(*message);
-            self.evict_message(*message);
-            self.state.turns.leave(*message, tokens);
+        part.messages.iter().rev().for_each(|message| self.evict_one(*message));
+    }
+
+    fn evict_one(&mut self, message: usize) {
+        if !self.is_gone(message) {
+            let tokens = self.state.messages.current_tokens(message);
+            self.evict_message(message);
+            self.state.turns.leave(message, tokens);
         }
     }
 }
@@ -185,17 +209,18 @@ impl Part {
 }
 
 impl PartLinks {
-    /// Joins the groups of a part (its place and message) and of those with the blocks that it names, but for
-    /// a provider's results if `is_chained`. Returns the parts with the calls of those, `None` for a call that
-    /// is gone.
+    /// Joins the groups of a part and of those with the blocks that its message names, but for results whose
+    /// calls stand elsewhere if `is_split`. Returns the parts with the calls of those, `None` for a call that is
+    /// gone.
     fn join(
         &mut self,
         links: &[Link],
-        own: (usize, usize),
-        is_chained: bool,
+        (place, message, role): (usize, usize, Role),
+        is_split: bool,
     ) -> Vec<Option<usize>> {
-        let (place, message) = own;
-        let mut chained = Vec::new();
+        let own = (place, message);
+        let is_chained = is_split && role == Role::Assistant;
+        let mut split = Vec::new();
         for link in links {
             let (named, call) = match link.naming {
                 Naming::Call | Naming::Own => {
@@ -210,22 +235,27 @@ impl PartLinks {
                 Naming::Answer => match self.ids.get(&link.id) {
                     Some(named) => *named,
                     None if is_chained => {
-                        chained.push(None);
+                        split.push(None);
                         continue;
                     }
                     None => own,
                 },
             };
-            if is_chained && link.naming == Naming::Answer && named != place {
-                let is_named = self.mentioned.contains(&link.id);
-                self.chains.push(Chain { id: link.id, call, result: message, is_named });
-                chained.push(Some(named));
+            if is_split && link.naming == Naming::Answer && named != place {
+                match is_chained {
+                    true => {
+                        let is_named = self.mentioned.contains(&link.id);
+                        self.chains.push(Chain { id: link.id, call, result: message, is_named });
+                    }
+                    false => self.late.push((message, named)),
+                }
+                split.push(Some(named));
                 continue;
             }
             let (one, other) = (root(&mut self.groups, named), root(&mut self.groups, place));
             self.groups[one.max(other)] = one.min(other);
         }
-        chained
+        split
     }
 }
 

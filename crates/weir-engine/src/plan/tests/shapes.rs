@@ -89,6 +89,40 @@ fn loads_that_need_each_other_leave_room() {
     }
 }
 
+/// A call in each round is answered in the next one, beside a new one that waits, for ever.
+#[test]
+fn calls_that_are_answered_late_leave_room() {
+    let mut input = vec![json!({"role": "user", "content": "Look at all gates."})];
+    for nth in 0..120_usize {
+        for id in [format!("a{nth}"), format!("b{nth}")] {
+            input.push(
+                json!({"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"}),
+            );
+        }
+        let answered = nth.checked_sub(1).map(|before| format!("a{before}"));
+        for id in answered.into_iter().chain([format!("b{nth}")]) {
+            let output = "The gate of the lock is green. ".repeat(12);
+            input.push(json!({"type": "function_call_output", "call_id": id, "output": output}));
+        }
+        let body = json!({"model": "m", "input": input}).to_string();
+        let request = Protocol::Responses.read(body.as_bytes(), 10_000).expect("a request");
+        let options = PlanOptions::new("m", Encoding::Estimate, 3_000);
+        let plan = plan(&request, &options, &NoSummaries).expect("it fits");
+        assert!(plan.sent_tokens <= 3_000);
+        let sent: Value =
+            serde_json::from_str(plan.body.as_deref().unwrap_or(&body)).expect("JSON");
+        let sent = sent["input"].as_array().expect("a list");
+        let ids = |kind: &str| {
+            let items = sent.iter().filter(|item| item["type"] == kind);
+            items.map(|item| item["call_id"].to_string()).collect::<BTreeSet<String>>()
+        };
+        let mut answers = ids("function_call_output");
+        assert!(answers.len() >= 4.min(2 * nth + 1), "{nth}: {answers:?}");
+        answers.insert(format!("\"a{nth}\""));
+        assert_eq!(ids("function_call"), answers, "{nth}");
+    }
+}
+
 #[test]
 fn a_program_stays_with_its_calls() {
     let mut messages = vec![user("Look at all gates.")];
