@@ -8,7 +8,11 @@ use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Fate;
+use crate::compact::state::turns::TurnKind;
 use crate::wire::Protocol;
+
+/// Parts of the limit. An answer of one of them at most separates a user's message from results.
+const ANSWER_PARTS: u64 = 8;
 
 /// What the messages that are sent load and call.
 struct Loads {
@@ -84,6 +88,23 @@ impl Compaction<'_> {
             self.pins.entry(turn).or_insert(Pin::Recent);
         }
         self.pins.extend(loads.into_iter().map(|turn| (turn, Pin::Load)));
+        self.pin_answer();
+    }
+
+    /// Pins the answer before the newest message of a user, which would else join an older turn's results: a provider
+    /// wants that turn's thinking then, which may have been left out.
+    fn pin_answer(&mut self) {
+        let Some(before) = self.newest.checked_sub(1) else { return };
+        let answer = self.turn(before);
+        let is_answer = answer.kind == TurnKind::Assistant && answer.calls == 0 && !answer.is_gone;
+        let separates = is_answer && self.turn(self.newest).kind == TurnKind::User;
+        let has_results = |turn: &usize| *turn < before && self.turn(*turn).results > 0;
+        let thinks = self.state.messages.facts.iter().any(|fact| fact.thinking_tokens > 0);
+        let most_tokens = self.state.profile.limit_tokens / ANSWER_PARTS;
+        let fits = answer.tokens <= most_tokens;
+        if separates && thinks && fits && self.pins.keys().any(has_results) {
+            self.pins.entry(before).or_insert(Pin::Recent);
+        }
     }
 
     /// Releases the turns whose tools no call needs that is left.
