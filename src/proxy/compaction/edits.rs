@@ -69,13 +69,14 @@ fn read_edit(raw: &str, clearing: &mut Clearing) -> Result<(), ProxyError> {
                 keep: kept(member("keep"), "keep", "tool_uses")?.unwrap_or(KEEP_TOOL_USES),
                 at_least_tokens: kept(member("clear_at_least"), "clear_at_least", "input_tokens")?
                     .unwrap_or(0),
-                exclude: member("exclude_tools").map(names).transpose()?.unwrap_or_default(),
+                exclude: member("exclude_tools")
+                    .map(|raw| names(raw, "exclude_tools"))
+                    .transpose()?
+                    .unwrap_or_default(),
                 inputs: match member("clear_tool_inputs") {
-                    None | Some("false") => false,
-                    Some("true") => true,
-                    Some(_) => {
-                        return Err(refused("must give 'clear_tool_inputs' as true or false"));
-                    }
+                    None | Some("false" | "[]") => None,
+                    Some("true") => Some(Vec::new()),
+                    Some(raw) => Some(names(raw, "clear_tool_inputs")?),
                 },
             });
         }
@@ -129,11 +130,11 @@ fn kept(raw: Option<&str>, name: &str, kind: &str) -> Result<Option<u64>, ProxyE
     }
 }
 
-fn names(raw: &str) -> Result<Vec<String>, ProxyError> {
+fn names(raw: &str, member: &str) -> Result<Vec<String>, ProxyError> {
     let names = json::elements(raw).and_then(|names| {
         names.into_iter().map(|name| json::string(name).map(|name| name.into_owned())).collect()
     });
-    names.ok_or_else(|| refused("must give 'exclude_tools' as a list of names"))
+    names.ok_or_else(|| refused(&format!("must give '{member}' as a list of names")))
 }
 
 /// Removes the betas of the member from the headers of a request.
@@ -188,7 +189,7 @@ mod tests {
             keep: 3,
             at_least_tokens: 0,
             exclude: Vec::new(),
-            inputs: false,
+            inputs: None,
         }
     }
 
@@ -201,13 +202,13 @@ mod tests {
             (
                 r#"{"type":"clear_tool_uses_20250919","trigger":{"type":"tool_uses","value":9},
                     "keep":{"type":"tool_uses","value":5},"clear_at_least":{"type":"input_tokens","value":50},
-                    "exclude_tools":["web"],"clear_tool_inputs":true}"#,
+                    "exclude_tools":["web"],"clear_tool_inputs":["f"]}"#,
                 tools(ClearToolUses {
                     trigger: Trigger::ToolUses(9),
                     keep: 5,
                     at_least_tokens: 50,
                     exclude: vec!["web".to_owned()],
-                    inputs: true,
+                    inputs: Some(vec!["f".to_owned()]),
                 }),
             ),
             (r#"{"type":"clear_thinking_20251015"}"#, thinking(Some(1))),

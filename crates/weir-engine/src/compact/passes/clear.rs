@@ -9,7 +9,8 @@ use crate::compact::policy::clearing::{ClearToolUses, Trigger};
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::messages::{Fate, Rewrite};
-use crate::wire::{Edit, Role};
+use crate::wire::message::Call;
+use crate::wire::{Edit, Role, json};
 
 /// Growth after which results are looked at again if too little could be cleared, as a share of the
 /// size: looking costs time.
@@ -92,15 +93,16 @@ impl Compactor {
             self.changes.touch(message);
             self.set_rewrite(message, rewrite);
         }
-        if rules.inputs {
-            self.clear_inputs(turns, source);
+        if let Some(tools) = &rules.inputs {
+            self.clear_inputs(turns, tools, source);
         }
         self.masking.cleared.tool_uses += uses;
         self.masking.cleared.tool_tokens += before_tokens - self.sizes.request_tokens;
     }
 
-    /// Empties the arguments of calls in these turns whose results are all cleared.
-    fn clear_inputs(&mut self, mut turns: Vec<usize>, source: &dyn Source) {
+    /// Empties the arguments of calls of these tools, of all if there are none, in these turns if all their results
+    /// are cleared.
+    fn clear_inputs(&mut self, mut turns: Vec<usize>, tools: &[String], source: &dyn Source) {
         turns.dedup();
         for turn in turns {
             let own = &self.turns.list[turn];
@@ -109,11 +111,19 @@ impl Compactor {
                 self.messages.facts[message].role == Role::Tool
                     && !self.messages.rewrites.contains_key(&message)
             });
-            let calls = self.messages.facts[first].calls as usize;
-            if is_open || calls == 0 || self.messages.rewrites.contains_key(&first) {
+            if is_open
+                || self.messages.facts[first].calls == 0
+                || self.messages.rewrites.contains_key(&first)
+            {
                 continue;
             }
-            let edit = Edit::Arguments(vec![Some("{}".to_owned()); calls]);
+            let Some(message) = source.message(first) else { continue };
+            let is_meant = |call: &&Call<'_>| {
+                let name = json::string(call.name).unwrap_or_default();
+                tools.is_empty() || tools.iter().any(|tool| *tool == name)
+            };
+            let emptied = |call| is_meant(&call).then(|| "{}".to_owned());
+            let edit = Edit::Arguments(message.calls.iter().map(emptied).collect());
             if let Some(rewrite) = self.rewritten(first, edit, source) {
                 self.changes.touch(first);
                 self.set_rewrite(first, rewrite);

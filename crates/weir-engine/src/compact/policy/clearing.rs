@@ -24,8 +24,8 @@ pub struct ClearToolUses {
     pub at_least_tokens: u64,
     /// Tools whose results are never cleared.
     pub exclude: Vec<String>,
-    /// Whether the calls lose their arguments, too.
-    pub inputs: bool,
+    /// Tools whose calls lose their arguments, too; empty for all, `None` for none.
+    pub inputs: Option<Vec<String>>,
 }
 
 /// Size above which results are cleared.
