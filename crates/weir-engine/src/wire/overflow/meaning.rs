@@ -1,6 +1,8 @@
 //! Refusals as too long by their meaning, for wordings that no form has: words for the prompt and for a
 //! limit, and a number near weir's own count of what was sent.
 
+use unicode_normalization::UnicodeNormalization as _;
+
 use super::{MAX_TOKENS, Overflow};
 
 /// What was sent, by weir's count.
@@ -11,9 +13,11 @@ pub struct Sent {
     pub output_tokens: u64,
 }
 
-/// Words for what the model reads. The first may also be of its answer.
-const PROMPT: [&str; 23] = [
+/// Words for what the model reads, without accents. The first two may also be of its answer.
+const PROMPT: [&str; 25] = [
     "token",
+    "jeton",
+    "mensaje",
     "prompt",
     "input",
     "context",
@@ -24,7 +28,7 @@ const PROMPT: [&str; 23] = [
     "request",
     "entrada",
     "eingabe",
-    "entrée",
+    "entree",
     "输入",
     "提示",
     "上下文",
@@ -38,7 +42,10 @@ const PROMPT: [&str; 23] = [
     "입력",
 ];
 /// Words for a limit that is passed.
-const LIMIT: [&str; 43] = [
+const LIMIT: [&str; 46] = [
+    "surpass",
+    "more than",
+    "au plus",
     "limit",
     "maxim",
     "max_",
@@ -71,9 +78,9 @@ const LIMIT: [&str; 43] = [
     "only supports",
     "up to",
     "overschr",
-    "überschr",
+    "uberschr",
     "zu lang",
-    "dépass",
+    "depass",
     "supera",
     "超",
     "过长",
@@ -140,7 +147,8 @@ const OUTPUT_NAMES: [&str; 4] =
 /// Names of the answer.
 const OUTPUT: [&str; 3] = ["output", "completion", "generat"];
 /// Words that make a refusal if they stand alone.
-const TOO_LONG: [&str; 9] = [
+const TOO_LONG: [&str; 10] = [
+    "超长",
     "too long",
     "longer than",
     "overflow",
@@ -157,10 +165,10 @@ const PASSED: [&str; 10] = [
     "exced",
     "greater than",
     "too large",
-    "dépass",
+    "depass",
     "超",
     "превыша",
-    "überschr",
+    "uberschr",
     "supera",
     "초과",
 ];
@@ -202,9 +210,18 @@ fn has(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
+/// Returns a text in lower case, its Latin letters without accents.
+fn folded(text: &str) -> String {
+    let plain = |letter: char| match letter {
+        '\u{c0}'..='\u{17f}' => std::iter::once(letter).nfd().next().unwrap_or(letter),
+        _ => letter,
+    };
+    text.chars().map(plain).collect::<String>().to_lowercase()
+}
+
 /// Reads a text; `None` unless it refuses what was `sent` for being too long.
 pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
-    let mut text = text.to_lowercase();
+    let mut text = folded(text);
     let is_other = has(&text, &OTHER) || has(&text, &MEDIA) && !has(&text, &OF_TOKENS);
     if is_other {
         return None;
@@ -216,6 +233,8 @@ pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
     OUTPUT_NAMES.iter().for_each(|name| text = text.replace(name, "output"));
     let mut numbers = numbers(&text);
     let negative = numbers.iter().find(|number| number.is_negative).map(|own| own.tokens);
+    let passed_by = numbers.iter().find(|own| text[..own.start].trim_end().ends_with(" by"));
+    let passed_by = passed_by.map(|number| number.tokens);
     let all = numbers.len();
     numbers.retain(|number| !number.is_negative && !number.has_other_unit(&text));
     let with_output = names_output || has(&text, &OUTPUT);
@@ -228,11 +247,9 @@ pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
     if has(&text, &UNLESS_NUMBERED) {
         return None;
     }
-    if let Some(passed_by) = numbers.iter().find(|own| text[..own.start].ends_with(" by "))
-        && is_about
-        && !with_output
-    {
-        let window_tokens = sent.prompt_tokens.checked_sub(passed_by.tokens);
+    let alone = || limit_alone(&text, &numbers, sent);
+    if let Some(passed_by) = passed_by.filter(|_| is_about && !with_output && alone().is_none()) {
+        let window_tokens = sent.prompt_tokens.checked_sub(passed_by);
         let window_tokens = window_tokens.filter(|own| *own >= MIN_LIMIT_TOKENS)?;
         return Some(Overflow { window_tokens: Some(window_tokens), ..Overflow::default() });
     }
@@ -249,7 +266,7 @@ pub(super) fn read(text: &str, sent: Sent) -> Option<Overflow> {
     }
     match (&numbers[..], all) {
         ([], 0) => (text.len() <= MAX_UNNUMBERED_BYTES).then(Overflow::default),
-        _ => limit_alone(&text, &numbers, sent),
+        _ => alone(),
     }
 }
 
@@ -331,7 +348,7 @@ fn is_of_output(text: &str, numbers: &[Number], size: &Number) -> bool {
     for start in earlier.map(|number| number.end).chain([0]) {
         let words = &text[start..end];
         // Both have tokens.
-        if has(words, &PROMPT[1..]) {
+        if has(words, &PROMPT[2..]) {
             return false;
         }
         if has(words, &OUTPUT) {
@@ -340,11 +357,12 @@ fn is_of_output(text: &str, numbers: &[Number], size: &Number) -> bool {
         end = start;
     }
     // Nothing before it: what follows counts.
-    has(text, &OUTPUT) && !has(text, &PROMPT[1..])
+    has(text, &OUTPUT) && !has(text, &PROMPT[2..])
 }
 
 /// Words next to a limit.
-const LIMIT_NAMES: [&str; 20] = [
+const LIMIT_NAMES: [&str; 21] = [
+    "au plus",
     "limit",
     "max",
     "context",
@@ -476,6 +494,21 @@ mod tests {
                 Some(8192),
             ),
             ("模型最大上下文长度为 8192，您的输入长度为 14000，超过限制", Some(8192)),
+            (
+                "too many tokens: size limit exceeded by 5308 tokens. Try using shorter or fewer inputs, or setting prompt_truncation='AUTO'.",
+                Some(8192),
+            ),
+            ("El mensaje tiene 14000 tokens y el máximo permitido es 8192", Some(8192)),
+            ("La requête contient 14000 jetons, le modèle accepte au plus 8192 jetons", Some(8192)),
+            (
+                "Number of tokens in the prompt (14000) is more than the context of the model (8192)",
+                Some(8192),
+            ),
+            (
+                "The prompt contains 14000 tokens which surpasses the 8192 tokens accepted",
+                Some(8192),
+            ),
+            ("Prompt 超长", None),
             ("The input is longer than the model's context length", None),
             ("Prompt too long", None),
             ("输入内容超过模型上下文长度", None),
