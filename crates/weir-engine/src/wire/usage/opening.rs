@@ -142,7 +142,8 @@ impl Opening {
                 let skipped = splitter.finish(|event| {
                     verdict = verdict.or_else(|| judged(event, &mut is_announced));
                 });
-                let others = if skipped > 0 || is_announced { Verdict::Content } else { SILENT };
+                // What was announced did not come, and nothing says that this is the end.
+                let others = if skipped > 0 { Verdict::Content } else { SILENT };
                 verdict.unwrap_or(others)
             }
             Kind::Json(_) => judged_json(seen),
@@ -171,7 +172,7 @@ fn judged(event: Event<'_>, is_announced: &mut bool) -> Option<Verdict> {
     }
     let mut notes = Notes::default();
     let read = notes.body(data);
-    if read.as_ref().is_some_and(|read| read.is(&["\"ping\""])) {
+    if read.as_ref().is_some_and(|read| read.is(&["\"ping\"", "\"keepalive\""])) {
         return None;
     }
     if notes.metered.said_bytes > 0 {
@@ -201,10 +202,14 @@ pub(crate) fn is_announcement(event: &Event<'_>) -> bool {
 /// vLLM, FastAPI, Google's streams, OpenRouter, others.
 fn is_error(answer: &Value) -> bool {
     let is_some = |value: &Value| !value.is_null() && value != false;
+    let is_code = |value: &Value| value.as_i64().is_some_and(|code| code != 0);
     let choice = &answer["choices"][0];
     answer["object"] == "error"
         || answer["status"] == "failed"
         || answer["success"] == false
+        // MiniMax; Baidu.
+        || is_code(&answer["base_resp"]["status_code"])
+        || is_code(&answer["error_code"])
         || ["errors", "detail"].iter().any(|name| is_some(&answer[name]))
         || is_some(&choice["error"])
         || choice["finish_reason"] == "error"
@@ -289,6 +294,8 @@ fn judged_json(body: &[u8]) -> Verdict {
     match serde_json::from_slice::<Value>(body) {
         Ok(answer) if is_error(&answer) => told(body),
         Ok(answer) if is_void(&answer) => SILENT,
+        // It was cut off.
+        Err(error) if error.is_eof() && !body.trim_ascii().is_empty() => SILENT,
         _ => Verdict::Content,
     }
 }
@@ -372,6 +379,9 @@ mod tests {
             (r#"[{"error":{"code":503}}]"#, failed(529)),
             (r#"{"detail":"x"}"#, failed(529)),
             (r#"{"success":false}"#, failed(529)),
+            (r#"{"error_code":336100,"error_msg":"x"}"#, failed(529)),
+            (r#"{"choices":[],"base_resp":{"status_code":0}}"#, Verdict::Content),
+            (r#"{"id":"c","choices":[{"index":0,"mess"#, SILENT),
             (r#"{"status":"failed","error":null,"output":[]}"#, failed(529)),
             (r#"{"data":[{"embedding":[1]}]}"#, Verdict::Content),
             (r#"{"type":"message","content":[],"usage":{"input_tokens":1}}"#, Verdict::Content),
@@ -410,9 +420,18 @@ mod tests {
                 "data: {\"error\":{\"code\":502},\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n",
                 Verdict::Content,
             ),
-            ("data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n", Verdict::Content),
+            ("data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n", SILENT),
             ("data: {\"choices\":null}\n\n", Verdict::Content),
-            (": ping\n\ndata: {\"type\":\"response.created\"}\n\n", Verdict::Content),
+            (": ping\n\ndata: {\"type\":\"response.created\"}\n\n", SILENT),
+            ("data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n", SILENT),
+            (
+                "data: {\"choices\":null,\"base_resp\":{\"status_code\":1002,\"status_msg\":\"x\"}}\n\n",
+                failed(529),
+            ),
+            (
+                "data: {\"type\":\"keepalive\"}\n\ndata: {\"type\":\"response.failed\"}\n\n",
+                failed(529),
+            ),
             (
                 "data: {\"type\":\"response.created\"}\n\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"server_error\"}}}\n\n",
                 failed(500),
