@@ -39,6 +39,23 @@ type Row = (&'static str, Api, Value, &'static str, bool);
 fn bills() -> Vec<Row> {
     vec![
         (
+            "Mistral, with its cache under three names",
+            Chat,
+            json!({"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100,
+                "num_cached_tokens": 400, "prompt_token_details": {"cached_tokens": 400}}),
+            "0.00164",
+            false,
+        ),
+        (
+            "Qwen, with writes in the details",
+            Chat,
+            json!({"prompt_tokens": 10_000, "completion_tokens": 100, "total_tokens": 10_100,
+                "prompt_tokens_details": {"cached_tokens": 0, "cache_creation_input_tokens": 8000,
+                    "cache_creation": {"ephemeral_5m_input_tokens": 8000}, "cache_type": "ephemeral"}}),
+            "0.013",
+            false,
+        ),
+        (
             "writes for an hour",
             Messages,
             json!({"input_tokens": 100, "output_tokens": 100, "cache_creation_input_tokens": 10_000,

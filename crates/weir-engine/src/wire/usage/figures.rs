@@ -99,7 +99,7 @@ pub(super) struct Named {
     cached: Option<u64>,
     /// The same, next to the prompt.
     cached_beside: Option<u64>,
-    /// DeepSeek.
+    /// DeepSeek; Mistral.
     cache_hit: Option<u64>,
     /// Anthropic.
     cache_read: Option<u64>,
@@ -223,7 +223,7 @@ impl Named {
             "input_tokens" => &mut self.input,
             "output_tokens" => &mut self.output,
             "cached_tokens" | "cachedContentTokenCount" => &mut self.cached_beside,
-            "prompt_cache_hit_tokens" => &mut self.cache_hit,
+            "prompt_cache_hit_tokens" | "num_cached_tokens" => &mut self.cache_hit,
             "cache_read_input_tokens" => &mut self.cache_read,
             "cache_creation_input_tokens" => &mut self.cache_creation,
             "thoughtsTokenCount" => &mut self.thoughts,
@@ -238,7 +238,7 @@ impl Named {
 }
 
 /// Members of a `usage` object, and of the objects in it, that repeat others or are not billed.
-const REPEATED: [&str; 22] = [
+const REPEATED: [&str; 21] = [
     "acceptance_rate",
     "accepted_prediction_tokens",
     "cached_tokens_details",
@@ -248,7 +248,6 @@ const REPEATED: [&str; 22] = [
     "extra_properties",
     "inference_geo",
     "input_length",
-    "num_cached_tokens",
     "output_length",
     "prompt_cache_miss_tokens",
     "promptTokensDetails",
@@ -292,7 +291,11 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
             return Ok(());
         }
         let side = match key {
-            "prompt_tokens_details" | "input_tokens_details" | "input_token_details" => Side::Input,
+            // Mistral has the second next to the first.
+            "prompt_tokens_details"
+            | "prompt_token_details"
+            | "input_tokens_details"
+            | "input_token_details" => Side::Input,
             "completion_tokens_details" | "output_tokens_details" | "output_token_details" => {
                 Side::Output
             }
@@ -429,7 +432,9 @@ impl<'de> Reader<'de> for Details<'_> {
         let named = &mut *self.named;
         let place = match (key, self.side) {
             ("cached_tokens", _) => &mut named.cached,
-            ("cache_write_tokens" | "cache_creation_tokens", _) => &mut named.cache_write,
+            ("cache_write_tokens" | "cache_creation_tokens" | "cache_creation_input_tokens", _) => {
+                &mut named.cache_write
+            }
             ("reasoning_tokens" | "thinking_tokens", _) => &mut named.reasoning,
             ("audio_tokens", Side::Input) => &mut named.audio_input,
             ("audio_tokens", Side::Output) => &mut named.audio_output,
@@ -443,8 +448,8 @@ impl<'de> Reader<'de> for Details<'_> {
                 map.next_value::<IgnoredAny>()?;
                 return Ok(());
             }
-            // LiteLLM.
-            ("cache_creation_token_details", Side::Input) => {
+            // LiteLLM; Qwen.
+            ("cache_creation_token_details" | "cache_creation", Side::Input) => {
                 let mut written = Details { named, side: Side::Written, calls: None };
                 return map.next_value_seed(Object(&mut written)).map(drop);
             }
