@@ -186,15 +186,15 @@ impl Catalogue {
     /// the date, the revision or the effort of a form that has a row of its own, if the rest is listed with a
     /// price. A form may have another price.
     fn whole<'n>(&'n self, name: &'n str) -> Cow<'n, str> {
-        if self.own_prices.contains_key(name) {
-            return Cow::Borrowed(name);
-        }
         let price = |own: &str| match self.priced(&[Cow::Borrowed(own)]) {
             Some((found, price)) if found == own => price,
             _ => None,
         };
         let rates = |own: &str| price(own).map(|price| price.rates);
-        let mut name = names::bare(name);
+        let mut name = match self.own_prices.contains_key(name) {
+            true => Cow::Borrowed(name),
+            false => names::bare(name),
+        };
         loop {
             let shorter = names::beginnings(&name).find(|(own, rest)| {
                 let is_form = names::is_date(rest) || names::is_revision(rest);
@@ -566,6 +566,12 @@ mod tests {
         ] {
             assert_eq!(catalogue.billed_name(name), counted, "{name}");
         }
+        let mut catalogue = Catalogue::shipped();
+        for name in ["ours", "ours-2026-05-13", "ours-large"] {
+            catalogue.insert_price(name, Price::parse("in 1 out 2").expect("a price"));
+        }
+        let counted = |name| catalogue.billed_name(name);
+        assert_eq!(["ours-2026-05-13", "ours-large"].map(counted), ["ours", "ours-large"]);
     }
 
     #[test]

@@ -427,6 +427,9 @@ impl Proxy {
 
     /// Whether the body of a request must be read to determine its route, its model or its cost.
     pub async fn needs_body(&self, method: &Method, target: &Target, headers: &HeaderMap) -> bool {
+        if passthrough::may_name_a_model(method, target, headers) {
+            return self.journal().budgets().may_apply().await;
+        }
         passthrough::names_a_model(method, target, headers)
             && (self.settings.planner.routes().are_several()
                 || target.is_model_in_body

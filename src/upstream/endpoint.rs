@@ -54,6 +54,8 @@ pub enum Naming {
     Body,
     /// `params.model` of each of its `requests`, as Anthropic's batches have it.
     Requests,
+    /// `model` of the body if it runs one: Mistral begins and continues conversations so, OpenAI only keeps them.
+    Optional,
     /// Nowhere, and no model runs.
     Nowhere,
     /// Where weir does not look: in a stored file, an assistant, an earlier request. Also of routes
@@ -72,6 +74,7 @@ impl Naming {
             | ["threads", "runs"]
             | ["threads", _, "runs"] => Self::Body,
             ["messages", "batches"] => Self::Requests,
+            ["conversations"] | ["conversations", _] => Self::Optional,
             ["files" | "uploads" | "vector_stores" | "containers" | "conversations", ..]
             | ["threads"]
             | ["threads", _]

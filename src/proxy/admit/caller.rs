@@ -117,7 +117,12 @@ impl Caller {
                     self.check_members(target, params.as_bytes(), routes)
                 })
             }
-            Endpoint::Other(Naming::Nowhere) | Endpoint::Models | Endpoint::Model(_) => Ok(()),
+            Endpoint::Other(Naming::Optional) if runs_model(body) => {
+                self.check_members(target, body, routes)
+            }
+            Endpoint::Other(Naming::Nowhere | Naming::Optional)
+            | Endpoint::Models
+            | Endpoint::Model(_) => Ok(()),
             Endpoint::Other(Naming::Unseen) => Err(ProxyError::new(
                 ErrorKind::ModelNotAllowed,
                 "This key is limited to some models, and weir does not see which ones a request to this \
@@ -223,9 +228,11 @@ impl Caller {
             // OpenRouter: plugins that run models, and settings under a name.
             "plugins" => {
                 let plugins = json::elements(raw).unwrap_or_default();
-                let others = plugins.iter().filter_map(|own| member(own, "analysis_models"));
-                let mut others = others.collect::<Vec<_>>().into_iter();
-                others.try_for_each(|models| self.check_fallbacks(models, routes))?;
+                let lists = plugins.iter().flat_map(|own| {
+                    ["analysis_models", "models"].map(|name| json::member(own, name))
+                });
+                let mut lists = lists.flatten().collect::<Vec<_>>().into_iter();
+                lists.try_for_each(|models| self.check_fallbacks(models, routes))?;
                 self.check_models(plugins.into_iter(), routes)
             }
             "preset" if raw.trim() != "null" && self.has_own_models() => {
@@ -277,7 +284,10 @@ impl Caller {
             Some(kind) => [r#""function""#, r#""custom""#].contains(&kind),
         };
         let tools = json::elements(raw).unwrap_or_default();
-        self.check_models(tools.into_iter().filter(|tool| !is_callers(tool)), routes)
+        let tools = tools.into_iter().filter(|tool| !is_callers(tool));
+        // OpenRouter's tools have their settings in `parameters`.
+        let objects = tools.flat_map(|tool| [Some(tool), json::member(tool, "parameters")]);
+        self.check_models(objects.flatten(), routes)
     }
 
     /// Refuses models that the caller may not use, by their catalogue names: a provider's prefix
@@ -337,6 +347,12 @@ impl Caller {
         let allowed = self.key.as_ref()?.settings.policies.as_slice();
         (!allowed.is_empty()).then_some(allowed)
     }
+}
+
+/// Whether the body of a request to a path that need not run a model asks for one.
+pub fn runs_model(body: &[u8]) -> bool {
+    let members = std::str::from_utf8(body).ok().and_then(json::members).unwrap_or_default();
+    members.iter().any(|(name, _)| ["model", "agent_id", "inputs"].contains(&&**name))
 }
 
 /// Returns the member `name` of an object that gives each member once, in no other case either.

@@ -94,15 +94,24 @@ pub const CLOSED: [&str; 7] = [
     "videos",
 ];
 
-/// Whether a path that weir does not meter costs nothing.
+/// Whether a path that weir does not meter costs nothing, if no body asks for a model there.
 pub fn is_free(path: &str) -> bool {
-    let names: Vec<&str> = path.strip_prefix("v1/").unwrap_or(path).split('/').collect();
+    let names = names(path);
     match Endpoint::of(&names) {
         // A new container is a session with a fee.
-        Endpoint::Other(Naming::Nowhere) => names != ["containers"],
+        Endpoint::Other(Naming::Nowhere | Naming::Optional) => names != ["containers"],
         Endpoint::Count => true,
         _ => FREE.contains(&names[0]) || names.last() == Some(&"cancel"),
     }
+}
+
+/// Whether a request to a path runs a model only if its body asks for one.
+pub fn may_run(path: &str) -> bool {
+    Endpoint::of(&names(path)) == Endpoint::Other(Naming::Optional)
+}
+
+fn names(path: &str) -> Vec<&str> {
+    path.strip_prefix("v1/").unwrap_or(path).split('/').collect()
 }
 
 /// Returns the route with this name.
@@ -126,7 +135,7 @@ pub fn conversation(
     let Desired { allowance, sent_tokens, .. } = desired;
     let sent_tokens = *sent_tokens;
     // The provider's count may exceed weir's. Base64 is no measure of it.
-    let has_media = allowance.has_image_input || allowance.has_audio_input;
+    let has_media = allowance.images > 0 || allowance.has_audio_input;
     let by_bytes = if has_media { 0 } else { allowance.prompt_tokens / DENSE_BYTES };
     let prompt_tokens = match desired.encoding {
         Encoding::Estimate => (sent_tokens + sent_tokens / 4).max(by_bytes),
@@ -136,7 +145,8 @@ pub fn conversation(
     let prompt_tokens = match desired.encoding {
         // A family's own rule has counted them at most.
         Encoding::Estimate if !ImageRule::is_known(desired.model) => {
-            let image_tokens = allowance.remote_images.saturating_mul(IMAGE_TOKENS);
+            let image_tokens =
+                allowance.images.max(allowance.remote_images).saturating_mul(IMAGE_TOKENS);
             prompt_tokens.saturating_add(image_tokens)
         }
         _ => prompt_tokens,
@@ -314,7 +324,7 @@ impl Prompt {
         let kinds: Vec<Kind> = [
             (Kind::CacheWrite1h, allowance.has_long_writes),
             (Kind::AudioInput, allowance.has_audio_input),
-            (Kind::ImageInput, allowance.has_image_input || allowance.is_elsewhere),
+            (Kind::ImageInput, allowance.images > 0 || allowance.is_elsewhere),
             (Kind::AudioOutput, allowance.has_audio_output || self.is_sound),
             (Kind::ImageOutput, allowance.has_image_output || self.is_image),
         ]
@@ -326,8 +336,7 @@ impl Prompt {
             inferences: self.inferences,
             fixed_output_tokens: fixed_tokens,
             service_tier: service_tier(allowance),
-            // Only OpenAI's projects have a tier of their own.
-            may_be_priority: names::is_recent_openai(&names::bare(model)),
+            may_be_priority: may_be_priority(model, allowance),
             region: allowance.region.as_deref(),
             kinds: &kinds,
             pieces: self.pieces,
@@ -335,6 +344,14 @@ impl Prompt {
         let bounds = prices.iter().map(|price| price.bound(&most));
         bounds.reduce(OutputBound::max).unwrap_or_default()
     }
+}
+
+/// Whether a request without a tier of its own may be served by priority: OpenAI's projects choose it, and others
+/// that copy OpenAI's `auto`. Anthropic's costs nothing more.
+fn may_be_priority(model: &str, allowance: &Allowance) -> bool {
+    let bare = names::bare(model);
+    let is_auto = allowance.service_tier.as_deref() == Some("auto");
+    names::is_recent_openai(&bare) || is_auto && !bare.contains("claude")
 }
 
 /// Returns the tier that a request asks for; `None` if its provider chooses. OpenAI serves a request without

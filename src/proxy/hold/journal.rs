@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
 use crate::proxy::admit::attribution::{BodyLabels, ConversationKey};
+use crate::proxy::admit::caller::runs_model;
 use crate::proxy::admit::request::on_time;
 use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ErrorSource, ProxyError};
@@ -301,6 +302,7 @@ impl Journal {
         entry: &mut JournalEntry,
         body: Option<&Bytes>,
     ) -> Result<Holding, ProxyError> {
+        entry.is_billed |= bound::may_run(&entry.route) && body.is_some_and(|own| runs_model(own));
         if !entry.is_billed && bound::is_free(&entry.route) {
             return self.state.budgets.note(entry.party());
         }
@@ -322,7 +324,7 @@ impl Journal {
         let fallbacks =
             allowance.as_ref().map_or_else(Vec::new, |allowance| allowance.fallbacks.clone());
         self.check_fallbacks(&place, (&fallbacks, model), None).await?;
-        let of_path = self.price("", None, "").filter(|_| route.is_none());
+        let of_path = self.price_of_path(&place, &entry.model).filter(|_| route.is_none());
         let prices = || match route {
             None => of_path.into_iter().collect(),
             Some(_) => self.prices_before(tenant, &place, &entry.model, &fallbacks),
@@ -425,6 +427,10 @@ impl Journal {
     /// Returns the name that a request of `tenant` counts under before it is answered: a model without a price
     /// counts as the one that answered for it last.
     fn counted_for(&self, tenant: Tenant, upstream: &str, model: &str) -> String {
+        if model.is_empty() {
+            // Its body is not read: the answer names it, or what is found in passing.
+            return String::new();
+        }
         let own = self.counted_as(upstream, model);
         if self.price(upstream, None, model).is_some() {
             return own;
@@ -435,8 +441,8 @@ impl Journal {
         answered.or_else(any).map_or(own, |(answered, _)| self.counted_as(upstream, &answered))
     }
 
-    /// Waits until it is known which model answers for a name without a price, if the budgets of the caller are in
-    /// money: of several requests for such names one is sent first, and the others are held as what answered it.
+    /// Waits until it is known which model answers for a name without a price, if budgets depend on that: of several
+    /// requests for such names one is sent first, and the others are held as what answered it.
     /// Returns the place of the first, to be given up when it has ended.
     async fn first_to_ask(
         &self,
@@ -449,7 +455,7 @@ impl Journal {
         let is_known = || {
             self.price(upstream, None, model).is_some() || self.state.answered.get(&alias).is_some()
         };
-        if is_known() || !self.state.budgets.is_in_money(party).await {
+        if is_known() || !self.state.budgets.depend_on_model(party).await {
             return Ok(None);
         }
         let place = self.state.first_asked.get_with(&(tenant, upstream.to_owned()), Arc::default);
@@ -463,7 +469,7 @@ impl Journal {
     pub(crate) fn note_answered(&self, intent: &Intent, asked: Option<&str>, answered: &str) {
         let own = asked.unwrap_or(&intent.model);
         let is_unpriced = || self.price(&intent.upstream, None, own).is_none();
-        if answered == own && !is_unpriced() {
+        if own.is_empty() || answered == own && !is_unpriced() {
             return;
         }
         let is_recent =
@@ -505,6 +511,13 @@ impl Journal {
         let is_bounded = bound::route(&intent.route).is_some();
         let of_path = || self.price("", None, "").filter(|_| !is_bounded);
         self.price(&intent.upstream, answered, &intent.model).or_else(of_path)
+    }
+
+    /// Returns the price of a request on a path without a bound: that of its model if it has one a request, else the
+    /// one of all.
+    fn price_of_path(&self, upstream: &str, model: &str) -> Option<&Price> {
+        let own = self.price(upstream, None, model);
+        own.filter(|own| own.fee(Kind::Request).is_some()).or_else(|| self.price("", None, ""))
     }
 
     /// Returns the price from the route; else that of the model that answered, or that was

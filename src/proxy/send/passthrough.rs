@@ -22,7 +22,7 @@ use crate::proxy::record::Record;
 use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::{ModelOverride, Route};
-use crate::upstream::{Body, Endpoint, Inbound, Outbound, OutboundBody, Target};
+use crate::upstream::{Body, Endpoint, Inbound, Naming, Outbound, OutboundBody, Target};
 use weir_engine::wire::form::FormModelFinder;
 use weir_engine::wire::model::{ModelField, ModelFinder};
 use weir_store::Tenant;
@@ -170,7 +170,9 @@ impl Exchange for Passthrough<'_> {
         record.ready();
         let mut outbound = self.outbound();
         let (settings, attempt) = (self.settings, &self.current);
-        let model = attempt.model.clone();
+        // A form's is found in its fields.
+        let of_form = || self.request.named.get().cloned().unwrap_or_default();
+        let model = if attempt.model.is_empty() { of_form() } else { attempt.model.clone() };
         let named = response_name(&outbound.method, outbound.target.path());
         let awaited = named.and_then(|name| settings.journal.awaited(self.tenant, name));
         let (origin, plan_ms) = (record.attribution(), record.plan_ms());
@@ -392,6 +394,16 @@ fn content_type(headers: &HeaderMap) -> &str {
 pub fn names_a_model(method: &Method, target: &Target, headers: &HeaderMap) -> bool {
     let names = matches!(target.endpoint(), Endpoint::Route(_) | Endpoint::Count);
     *method == Method::POST && names && !is_form(headers)
+}
+
+/// Whether the JSON body of a request to a path that weir does not meter may name a model, which has a price.
+pub fn may_name_a_model(method: &Method, target: &Target, headers: &HeaderMap) -> bool {
+    let may_name = matches!(
+        target.endpoint(),
+        Endpoint::Other(Naming::Body | Naming::Optional | Naming::Unseen)
+    );
+    let is_json = content_type(headers).to_ascii_lowercase().contains("json");
+    *method == Method::POST && may_name && is_json
 }
 
 /// Refuses a body whose model weir would take for another than the upstream does, which may ignore what

@@ -422,6 +422,40 @@ async fn a_path_without_a_bound_is_open_at_a_price_a_request() {
     assert_eq!(bounded.billed(path, &body, &answer).await, (0, 0));
 }
 
+/// A model's own price a request opens a path whose body names it.
+#[tokio::test]
+async fn a_path_without_a_bound_is_open_to_a_model_with_a_price_a_request() {
+    let upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |config| {
+        config.models.insert_price("reader", Price::parse("in 1 out 1 request 0.03").expect("it"));
+    })
+    .await;
+    let key = weir.key("research", r#"{"passthrough":true}"#).await;
+    set(&weir.store, "all/usd/total", "0.10").await;
+    let mut bounded = Bounded { weir, upstream, key };
+    let answer = through::whole(&json!({"pages": []}));
+    let billed = bounded.billed("/v1/ocr", &json!({"model": "reader"}), &answer).await;
+    assert_eq!(billed, (30_000_000, 30_000_000));
+    let refused = bounded.refused("/v1/ocr", &json!({"model": "m1"})).await;
+    refused.assert_error(403, "passthrough_required");
+}
+
+/// Mistral's conversations run a model, OpenAI's do not.
+#[tokio::test]
+async fn a_conversation_that_runs_a_model_is_closed_under_a_budget() {
+    let mut bounded = Bounded::start("0.10").await;
+    let path = "/v1/conversations";
+    let answer = through::whole(&json!({"id": "conv_1"}));
+    let kept = bounded.billed(path, &json!({"metadata": {}}), &answer).await;
+    assert_eq!(kept, (0, 0));
+    for body in [json!({"model": "m1", "inputs": "hi"}), json!({"agent_id": "a"})] {
+        let refused = bounded.refused(path, &body).await;
+        refused.assert_error(403, "passthrough_required");
+    }
+    let path = "/v1/conversations/conv_1";
+    bounded.refused(path, &json!({"inputs": "hi"})).await.assert_error(403, "passthrough_required");
+}
+
 #[tokio::test]
 async fn another_name_is_held_as_what_it_was_last_answered_by() {
     let upstream = Upstream::start().await;
@@ -445,33 +479,42 @@ async fn another_name_is_held_as_what_it_was_last_answered_by() {
 /// Of requests for a name that nobody has answered yet, one is sent first; the others are held as what
 /// answered it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unknown_name_passes_a_budget_by_one_request_at_most() {
-    let mut upstream = Upstream::start().await;
-    let weir = start(&upstream.address, |_| {}).await;
-    let key = weir.key("research", "{}").await;
-    set(&weir.store, "all/usd/total", "0.05").await;
-    let request = request(CHAT, json!({"model": "our-best", "max_tokens": 1000})).to_string();
-    let mut all = JoinSet::new();
-    for _ in 0..20 {
-        let (address, request) = (weir.weir.address, post(CHAT, &key.header(), &request));
-        all.spawn(async move { ask(address, request).await });
-    }
-    let usage = json!({"prompt_tokens": 5, "completion_tokens": 1000});
-    let best = answer(CHAT, usage, json!({"model": "gpt-4o"}));
-    let mut billed = 0;
-    loop {
-        tokio::select! {
-            seen = upstream.next() => {
-                billed += 10_012_500;
-                seen.answer(&best);
+async fn unknown_names_pass_a_budget_by_one_request_at_most() {
+    for budget in ["all/usd/total", "model:gpt-4o/usd/total"] {
+        for is_invented in [false, true] {
+            let mut upstream = Upstream::start().await;
+            let weir = start(&upstream.address, |_| {}).await;
+            let key = weir.key("research", "{}").await;
+            set(&weir.store, budget, "0.05").await;
+            let mut all = JoinSet::new();
+            for number in 0..20 {
+                let name = format!("our-best-{}", if is_invented { number } else { 0 });
+                let request = request(CHAT, json!({"model": name, "max_tokens": 1000}));
+                let request = post(CHAT, &key.header(), request.to_string());
+                let address = weir.weir.address;
+                all.spawn(async move { ask(address, request).await });
             }
-            done = all.join_next() => match done {
-                Some(done) => assert!([200, 429].contains(&done.expect("nobody panics").status())),
-                None => break,
-            },
+            let usage = json!({"prompt_tokens": 5, "completion_tokens": 1000});
+            let best = answer(CHAT, usage, json!({"model": "gpt-4o"}));
+            let mut billed = 0;
+            loop {
+                tokio::select! {
+                    seen = upstream.next() => {
+                        billed += 10_012_500;
+                        seen.answer(&best);
+                    }
+                    done = all.join_next() => match done {
+                        Some(done) => {
+                            assert!([200, 429].contains(&done.expect("nobody panics").status()));
+                        }
+                        None => break,
+                    },
+                }
+            }
+            let allowed = 30_000_000..=60_100_000;
+            assert!(allowed.contains(&billed), "{budget}, invented: {is_invented}: {billed}");
         }
     }
-    assert!((30_000_000..=60_100_000).contains(&billed), "{billed}");
 }
 
 /// An upstream that takes any name for a model does not take names for ever past the model's budget.

@@ -269,6 +269,28 @@ async fn a_response_that_nobody_asks_for_costs_what_was_held() {
     assert_eq!((spent, row.settlement.cost_nano_usd), (most, Some(most)), "{row:?}");
 }
 
+/// One that failed costs nothing, as any answer that failed before its content.
+#[tokio::test]
+async fn a_response_in_the_background_that_fails_costs_nothing() {
+    let mut held = Held::start(|_| {}).await;
+    let body = json!({"model": MODEL, "input": "a text", "background": true}).to_string();
+    let headers = format!("{KEY}connection: close\r\n");
+    let mut failed = response("failed", &Value::Null);
+    failed["error"] = json!({"code": "server_error", "message": "no"});
+    let queued = response("queued", &Value::Null);
+    for (request, answer) in [
+        (post("/v1/responses", &headers, body), queued),
+        (bare("GET", "/v1/responses/resp_1", &headers), failed),
+    ] {
+        let mut wire = Wire::connect(held.weir.address).await;
+        wire.send(request).await;
+        held.upstream.next().await.answer(answered(&answer.to_string()));
+        assert_eq!(wire.message().await.expect("an answer").status(), 200);
+    }
+    let (row, spent) = held.settled().await;
+    assert_eq!((spent, row.settlement.cost_nano_usd), (0, Some(0)), "{row:?}");
+}
+
 #[tokio::test]
 async fn nothing_is_sent_again_for_a_caller_that_has_left() {
     let mut held = Held::start(|config| {

@@ -236,6 +236,18 @@ async fn a_key_may_use_its_models_under_all_their_names() {
         ("/v1/embeddings", "gpt-4o", r#""fallbacks":["o3"]"#, 403),
         ("/v1/chat/completions", "gpt-4o", r#""messages":[],"fallbacks":["o3"]"#, 403),
         ("/v1/embeddings", "gpt-4o", r#""models":["gpt-4o"],"fallbacks":null"#, 200),
+        (
+            "/v1/chat/completions",
+            "gpt-4o",
+            r#""messages":[],"tools":[{"type":"openrouter:image_generation","parameters":{"model":"o3"}}]"#,
+            403,
+        ),
+        (
+            "/v1/chat/completions",
+            "gpt-4o",
+            r#""messages":[],"plugins":[{"id":"web","models":["o3"]}]"#,
+            403,
+        ),
     ] {
         let body = format!(r#"{{"model":"{model}",{rest}}}"#);
         let answer = setting.ask(post(path, &key.header(), body)).await;
@@ -254,6 +266,17 @@ async fn a_key_may_use_its_models_under_all_their_names() {
     in_text.assert_error(400, "invalid_request");
     let unnamed = setting.ask(post("/v1/moderations", &key.header(), "{\"input\":\"x\"}")).await;
     unnamed.assert_error(403, "model_not_found");
+    let trusted = r#"{"models":["gpt-4o"],"passthrough":true}"#;
+    let trusted = setting.key("a", trusted).await;
+    for (body, expected) in [
+        (r#"{"metadata":{}}"#, 200),
+        (r#"{"model":"gpt-4o","inputs":"hi"}"#, 200),
+        (r#"{"model":"o3","inputs":"hi"}"#, 403),
+        (r#"{"agent_id":"a","inputs":"hi"}"#, 403),
+    ] {
+        let answer = setting.ask(post("/v1/conversations", &trusted.header(), body)).await;
+        assert_eq!(answer.status(), expected, "{body}");
+    }
     let free = setting.key("a", "{}").await;
     let unnamed = setting.ask(post("/v1/moderations", &free.header(), "{\"input\":\"x\"}")).await;
     assert_eq!(unnamed.status(), 200);

@@ -216,7 +216,11 @@ pub(super) fn body(
 
 /// Returns the steps of a plan that ends in the state `end`, such as `pass` or `evict+fit`.
 pub(super) fn action(end: &Compactor, kind: Kind, needs_nothing: bool) -> String {
-    let done = if needs_nothing { "pass".to_owned() } else { steps(end) };
+    let mut done = if needs_nothing { "pass".to_owned() } else { steps(end) };
+    let is_sent = |fate: &Fate| needs_nothing || *fate != Fate::Gone;
+    if end.facts().iter().zip(end.fates()).any(|(fact, fate)| fact.is_elsewhere && is_sent(fate)) {
+        done.push_str("+unread");
+    }
     if kind == Kind::Observed { format!("observe+{done}") } else { done }
 }
 

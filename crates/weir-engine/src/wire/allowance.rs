@@ -27,11 +27,20 @@ const LIMITS: [&str; 13] = [
     "max_generated_tokens",
 ];
 /// Members that may hold settings of their own.
-const SETTING_GROUPS: [&str; 6] =
-    ["options", "parameters", "extra_body", "generation_config", "generationConfig", "google"];
+const SETTING_GROUPS: [&str; 7] = [
+    "options",
+    "parameters",
+    "extra_body",
+    "generation_config",
+    "generationConfig",
+    "google",
+    "sequential_image_generation_options",
+];
 /// Numbers of answers.
-const ANSWERS: [&str; 8] = [
+const ANSWERS: [&str; 9] = [
     "n",
+    // Volcengine.
+    "max_images",
     "best_of",
     "num_return_sequences",
     "candidate_count",
@@ -89,7 +98,8 @@ pub struct Allowance {
     pub has_long_writes: bool,
     pub has_audio_input: bool,
     pub has_audio_output: bool,
-    pub has_image_input: bool,
+    /// Images in the prompt.
+    pub images: u64,
     pub has_image_output: bool,
     /// Whether part of the prompt lies elsewhere, such as a file by its id.
     pub is_elsewhere: bool,
@@ -314,14 +324,13 @@ impl Allowance {
     fn marks(&mut self, text: &str) {
         let (mut has_document, mut has_url) = (false, false);
         let (mut data_bytes, mut is_raw, mut is_compressed) = (0_u64, false, false);
-        let is_remote = |text: &str| text.starts_with("http:") || text.starts_with("https:");
         for_each_member(text, |name, raw| {
             let is_text = raw.starts_with('"');
             match name {
                 "type" if is_text => match first_string(raw).as_ref() {
                     "input_audio" | "audio" => self.has_audio_input = true,
                     "audio_url" => (self.has_audio_input, self.is_elsewhere) = (true, true),
-                    "image" | "image_url" | "input_image" => self.has_image_input = true,
+                    "image" | "image_url" | "input_image" => self.images += 1,
                     "document" => has_document = true,
                     "url" => has_url = true,
                     "container_upload" | "item_reference" | "video_url" | "input_video"
@@ -329,7 +338,10 @@ impl Allowance {
                     _ => {}
                 },
                 "ttl" if is_text => self.has_long_writes |= first_string(raw) != "5m",
+                // Mistral has addresses under the names of the parts; Gemini caches contexts by name.
                 "file_id" | "file_url" | "file_data" | "file_uri" | "fileId" | "fileUri"
+                | "document_url" | "input_audio" | "video_url" | "cached_content"
+                | "cachedContent"
                     if is_text =>
                 {
                     self.is_elsewhere = true;
@@ -520,6 +532,39 @@ fn for_each_member<'a>(text: &'a str, mut see: impl FnMut(&str, &'a str)) {
     }
 }
 
+/// Whether the text of a part names its content, a document, sound or video, by an id or address: how much that is
+/// cannot be known.
+pub fn is_elsewhere(part: &str) -> bool {
+    const KINDS: [&str; 7] =
+        ["file", "input_file", "document", "document_url", "video_url", "input_video", "audio_url"];
+    let mut is_content = None;
+    let mut is_elsewhere = false;
+    for_each_member(part, |name, raw| match name {
+        "type" if is_content.is_none() => {
+            is_content = Some(KINDS.contains(&first_string(raw).as_ref()));
+        }
+        "file_id" if raw.starts_with('"') => is_elsewhere = true,
+        "file_url" | "file_uri" | "url" | "document_url" | "video_url" | "audio_url"
+            if raw.starts_with('"') =>
+        {
+            is_elsewhere |= is_remote(&first_string(raw));
+        }
+        _ => {}
+    });
+    is_elsewhere && is_content == Some(true)
+}
+
+/// Whether an address is that of another server: its content is not in it.
+fn is_remote(address: &str) -> bool {
+    const MAX_SCHEME_BYTES: usize = 8;
+    match address.split_once(':') {
+        Some((scheme, _)) => {
+            scheme.len() <= MAX_SCHEME_BYTES && !scheme.eq_ignore_ascii_case("data")
+        }
+        None => address.starts_with("//"),
+    }
+}
+
 /// Returns the string that `raw` begins with.
 fn first_string(raw: &str) -> Cow<'_, str> {
     let end = string_end(raw.as_bytes(), 0);
@@ -603,6 +648,25 @@ mod tests {
     }
 
     #[test]
+    fn documents_by_id_or_address_stand_elsewhere() {
+        for (part, expected) in [
+            (r#"{"type":"file","file":{"file_id":"f"}}"#, true),
+            (r#"{"type":"file","file":{"file_data":"data:application/pdf;base64,AAAA"}}"#, false),
+            (r#"{"type":"input_file","file_url":"https://host/a.pdf"}"#, true),
+            (r#"{"type":"input_file","filename":"a","file_data":"AAAA"}"#, false),
+            (r#"{"type":"document","source":{"type":"url","url":"https://host/a.pdf"}}"#, true),
+            (r#"{"type":"document","source":{"type":"file","file_id":"f"}}"#, true),
+            (r#"{"type":"document","source":{"type":"text","data":"https://host/"}}"#, false),
+            (r#"{"type":"document_url","document_url":"https://host/a.pdf"}"#, true),
+            (r#"{"type":"video_url","video_url":{"url":"https://host/a.mp4"}}"#, true),
+            (r#"{"type":"web_search_result","url":"https://host/"}"#, false),
+            (r#"{"type":"text","text":"a","file_id":"f"}"#, false),
+        ] {
+            assert_eq!(is_elsewhere(part), expected, "{part}");
+        }
+    }
+
+    #[test]
     fn answers_and_prompts_multiply() {
         for (body, answers, prompts, most_tokens) in [
             (r#"{"prompt":"abc"}"#, 0, 0, 5),
@@ -647,6 +711,9 @@ mod tests {
             r#"{"source":{"media_type":"Application\/PDF"}}"#,
             r#"{"type":"input_audio","input_audio":{"data":"https://a/b.mp3"}}"#,
             r#"{"image":"https://a/b.png"}"#,
+            r#"{"type":"document_url","document_url":"HTTPS://a/b.pdf"}"#,
+            r#"{"type":"input_audio","input_audio":"s3://a/b.mp3"}"#,
+            r#"{"google":{"cached_content":"cachedContents/a"}}"#,
         ] {
             assert!(part(elsewhere).is_elsewhere, "{elsewhere}");
         }
@@ -655,7 +722,9 @@ mod tests {
         let two = r#"{"format":"wav"},{"type":"input_audio","input_audio":{"data":"AAAA","format":"mp3"}}"#;
         assert_eq!(part(two).audio_tokens, 1);
         let image = r#"{"type":"image_url","image_url":{"url":"https://a/b.png"}}"#;
-        assert_eq!(part(image).remote_images, 1);
+        assert_eq!((part(image).images, part(image).remote_images), (1, 1));
+        let two = r#"{"type":"input_image","image_url":"data:image/png;base64,AAAA"},{"type":"image","source":{"type":"url","url":"HTTPS://a/b.png"}}"#;
+        assert_eq!((part(two).images, part(two).remote_images), (2, 1));
         assert!(of(r#"{"data_sources":[{"type":"azure_search"}]}"#).is_elsewhere);
         let thinking = r#"{"generationConfig":{"thinkingConfig":{"thinkingBudget":5000}}}"#;
         assert_eq!(of(thinking).thinking_tokens, 5000);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Protocol, json};
+use super::{Protocol, allowance, json};
 
 /// Role of a message, as far as the engine distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -193,6 +193,14 @@ impl<'a> Message<'a> {
             && sealed <= count(|own| matches!(own, Part::Thinking(_)));
         self.opaque_members == 0
             && parts.all(|own| is_text(own) || (are_signatures && matches!(own, Part::Sealed(_))))
+    }
+
+    /// Whether a part of it is a reference to content that stands elsewhere.
+    pub fn is_elsewhere(&self) -> bool {
+        let Content::Parts(parts) = &self.content else { return false };
+        let is_elsewhere =
+            |part: &Part<'_>| matches!(part, Part::Other(raw) if allowance::is_elsewhere(raw));
+        parts.iter().chain(&self.others).any(is_elsewhere)
     }
 
     /// Returns the JSON texts that [`Edit::Arguments`](super::Edit::Arguments) replaces, in order: the

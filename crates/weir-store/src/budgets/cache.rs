@@ -95,6 +95,12 @@ impl BudgetCache {
         Ok(!self.snapshot().await?.by_kind.is_empty())
     }
 
+    /// Whether a model has a budget of its own, or each has one.
+    pub async fn has_models(&self) -> Result<bool, StoreError> {
+        let snapshot = self.snapshot().await?;
+        Ok(snapshot.by_kind.iter().any(|(kind, _)| *kind == ScopeKind::Model))
+    }
+
     async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
         if let Some(snapshot) = self.current() {
             return Ok(snapshot);

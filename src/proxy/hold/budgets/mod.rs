@@ -167,8 +167,12 @@ impl Budgets {
         applied.iter().any(|one| is_own(&one.budget.id.scope))
     }
 
-    /// Whether a budget in money applies to a caller's requests. If that is unknown, the hold finds out.
-    pub async fn is_in_money(&self, (caller, origin): Party<'_>) -> bool {
+    /// Whether the model that answers decides what a caller's request counts towards: models have budgets, or one
+    /// in money applies. If that is unknown, the hold finds out.
+    pub async fn depend_on_model(&self, (caller, origin): Party<'_>) -> bool {
+        if self.budget_cache.has_models().await.unwrap_or(false) {
+            return true;
+        }
         let owner = Owner::new(caller, Arc::clone(origin), "");
         let applied = self.budget_cache.of(&owner.scopes(), None).await.unwrap_or_default();
         applied.iter().any(|one| one.budget.id.measure == Measure::NanoUsd)

@@ -58,6 +58,8 @@ pub struct Fact {
     pub declares_tools: bool,
     /// Whether it may load tools whose definitions are deferred.
     pub may_load_tools: bool,
+    /// Whether a document, sound or video of it stands elsewhere, so that its tokens are unknown.
+    pub is_elsewhere: bool,
     /// Blocks that it names.
     pub links: Links,
 }
@@ -154,6 +156,7 @@ impl Measure {
             form_tokens: tokens.max(tokens - text_tokens + form.text_tokens),
             declares_tools: form.declares_tools,
             may_load_tools: message.may_load_tools(),
+            is_elsewhere: message.is_elsewhere(),
             ending: if message.is_aside { Ending::Other } else { ending.done(text_tokens) },
             links: Links::of(message),
         }

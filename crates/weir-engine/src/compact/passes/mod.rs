@@ -399,6 +399,7 @@ mod tests {
                 form_tokens: tokens,
                 declares_tools: false,
                 may_load_tools: false,
+                is_elsewhere: false,
                 links: Links::waiting(u32::from(kind == "c")),
             };
             state.push(fact, &Halves);

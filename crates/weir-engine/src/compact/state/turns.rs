@@ -384,6 +384,7 @@ mod tests {
             form_tokens: 10,
             declares_tools: false,
             may_load_tools: false,
+            is_elsewhere: false,
             links: Links::waiting(calls),
         }
     }
