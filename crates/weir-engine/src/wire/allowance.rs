@@ -331,10 +331,10 @@ impl Allowance {
                     "input_audio" | "audio" => self.has_audio_input = true,
                     "audio_url" => (self.has_audio_input, self.is_elsewhere) = (true, true),
                     "image" | "image_url" | "input_image" => self.images += 1,
-                    "document" => has_document = true,
+                    "document" | "file" => has_document = true,
                     "url" => has_url = true,
-                    "container_upload" | "item_reference" | "video_url" | "input_video"
-                    | "video" => self.is_elsewhere = true,
+                    "container_upload" | "item_reference" | "document_url" | "video_url"
+                    | "input_video" | "video" => self.is_elsewhere = true,
                     _ => {}
                 },
                 "ttl" if is_text => self.has_long_writes |= first_string(raw) != "5m",
@@ -371,7 +371,7 @@ impl Allowance {
                 _ => {}
             }
         });
-        self.is_elsewhere |= has_document && has_url;
+        self.is_elsewhere |= has_document && (has_url || self.remote_images > 0);
         if self.has_audio_input {
             let bytes = if is_raw && !is_compressed { RAW_AUDIO_BYTES } else { AUDIO_BYTES };
             self.audio_tokens = data_bytes.div_ceil(bytes);

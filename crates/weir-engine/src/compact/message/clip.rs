@@ -87,6 +87,21 @@ struct Line {
     tokens: f64,
 }
 
+/// Returns a line without the sequences that colour it in a terminal, whose letters would join its words.
+fn uncoloured(line: &str) -> Cow<'_, str> {
+    const BEGINNING: &str = "\u{1b}[";
+    if !line.contains(BEGINNING) {
+        return Cow::Borrowed(line);
+    }
+    let mut parts = line.split(BEGINNING);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|letter| ('@'..='~').contains(&letter));
+        plain.push_str(end.map_or("", |end| &part[end + 1..]));
+    }
+    Cow::Owned(plain)
+}
+
 impl<'a> Lines<'a> {
     /// Splits `texts`, which answer what is `asked`, into lines.
     pub(crate) fn of(encoding: Encoding, texts: Vec<Cow<'a, str>>, asked: &Asked) -> Self {
@@ -94,8 +109,11 @@ impl<'a> Lines<'a> {
         for (text, said) in texts.iter().enumerate() {
             sizes.push(price(encoding, said, text, units(said), &mut lines));
         }
-        let said: Vec<&str> =
-            lines.iter().map(|line: &Line| &texts[line.text][line.span.clone()]).collect();
+        let said: Vec<Cow<'_, str>> = lines
+            .iter()
+            .map(|line: &Line| uncoloured(&texts[line.text][line.span.clone()]))
+            .collect();
+        let said: Vec<&str> = said.iter().map(AsRef::as_ref).collect();
         let outstanding = outstanding(&said, asked);
         Self { encoding, texts, sizes, lines, outstanding }
     }
@@ -638,5 +656,18 @@ mod tests {
             }
             assert_eq!(short, clip_texts(Encoding::O200kBase, &texts, level));
         }
+    }
+
+    #[test]
+    fn a_coloured_line_that_stands_out_stays() {
+        let line = |colour: u32, word: &str, name: &str| {
+            format!("\u{1b}[1m\u{1b}[{colour}m {word} \u{1b}[39m\u{1b}[22m src/{name}.test.js")
+        };
+        let mut lines: Vec<String> =
+            (0..2500).map(|n| line(32, "PASS", &format!("gate_{n}"))).collect();
+        lines[1300] = line(31, "FAIL", "lock");
+        let log = lines.join("\n");
+        let short = clip_texts(Encoding::O200kBase, &[&log], 4096);
+        assert!(short.applied(&log).contains(&lines[1300]));
     }
 }

@@ -9,7 +9,7 @@ use crate::compact::state::Compactor;
 use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Fate;
 use crate::compact::state::turns::TurnKind;
-use crate::wire::Protocol;
+use crate::wire::{Protocol, Role};
 
 /// Parts of the limit. An answer of one of them at most separates a user's message from results.
 const ANSWER_PARTS: u64 = 8;
@@ -96,8 +96,9 @@ impl Compaction<'_> {
     fn pin_answer(&mut self) {
         let Some(before) = self.newest.checked_sub(1) else { return };
         let answer = self.turn(before);
-        let is_answer = answer.kind == TurnKind::Assistant && answer.calls == 0 && !answer.is_gone;
-        let separates = is_answer && self.turn(self.newest).kind == TurnKind::User;
+        let is_answer = self.state.messages.facts[answer.last].role == Role::Assistant;
+        let separates =
+            is_answer && !answer.is_gone && self.turn(self.newest).kind == TurnKind::User;
         let has_results = |turn: &usize| *turn < before && self.turn(*turn).results > 0;
         let thinks = self.state.messages.facts.iter().any(|fact| fact.thinking_tokens > 0);
         let most_tokens = self.state.profile.limit_tokens / ANSWER_PARTS;
