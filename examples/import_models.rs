@@ -58,7 +58,7 @@ const HEAD: &str = "\
 #   usd_per_mtok         dollars per million tokens: in(put), cached input, cache write, write1h
 #                        (entries that live an hour), out(put), reasoning if priced separately,
 #                        sound (audio_in, audio_out), and a thousand searches of the web;
-#                        then the same for prompts above a size
+#                        then the same for prompts above a size, and the factor of a region
 #
 # A name with a provider's prefix is listed only if its numbers differ from the bare name's; if only
 # its price differs, with the price alone.
@@ -152,7 +152,7 @@ fn import(json: &str) -> Result<String, String> {
         return Err("lists no model with a `max_input_tokens`".to_owned());
     }
     let mut prices = lean_prices(&models);
-    for (name, price) in IMAGE_MODELS {
+    for (name, price) in UNLISTED {
         prices.entry(name.to_owned()).or_insert_with(|| Price::parse(price));
     }
     Ok(write(&lean(&models), &prices))
@@ -207,9 +207,12 @@ const FEES: [(&str, &[(Kind, u64)]); 11] = [
     ("o4", &[(Kind::WebSearch, 10)]),
 ];
 
-/// Models that lists have by the image alone, and whose tokens OpenAI bills, also if its tool for images
-/// calls them. Source: its pages of these models.
-const IMAGE_MODELS: [(&str, &str); 7] = [
+/// OpenAI's models that lists leave out, or have by the image alone although their tokens are billed, also if its
+/// tool for images calls them. Source: its pages of these models.
+const UNLISTED: [(&str, &str); 13] = [
+    ("gpt-4o-mini-transcribe", "in 1.25 out 5 audio_in 3"),
+    ("gpt-4o-mini-tts", "in 0.6 out 12 audio_out 12"),
+    ("gpt-4o-transcribe", "in 2.5 out 10 audio_in 6"),
     ("gpt-image-1", "in 5 cached 1.25 out 40 image_in 10 image_out 40"),
     ("gpt-image-1-mini", "in 2 cached 0.2 out 8 image_in 2.5 image_out 8"),
     ("gpt-image-1.5", "in 5 cached 1.25 out 32 image_in 8 image_out 32"),
@@ -217,6 +220,20 @@ const IMAGE_MODELS: [(&str, &str); 7] = [
     ("gpt-image-2.5-flare", "in 5 cached 1.25 out 30 image_in 8 image_out 30"),
     ("gpt-image-2.5-sunburst", "in 5 cached 1.25 out 30 image_in 8 image_out 30"),
     ("gpt-image-2.6-sunburst", "in 5 cached 1.25 out 30 image_in 8 image_out 30"),
+    ("tts-1", "in 0 out 0 character 15"),
+    ("tts-1-hd", "in 0 out 0 character 30"),
+    ("whisper-1", "in 0 out 0 minute 0.006"),
+];
+
+/// Beginnings of Anthropic's models whose tokens cost a tenth more if they are to stay in the USA. Source: its page
+/// on pricing.
+const IN_REGION: [&str; 6] = [
+    "claude-opus-4-6",
+    "claude-opus-4-7",
+    "claude-opus-4-8",
+    "claude-sonnet-4-6",
+    "claude-opus-5",
+    "claude-sonnet-5",
 ];
 
 /// Adds the fees that lists leave out.
@@ -227,6 +244,11 @@ fn with_fees(name: &str, mut price: Price) -> Price {
         for rates in all.filter(|rates| rates.get(*kind).is_none()) {
             *rates = rates.with(*kind, dollars * NANO_USD);
         }
+    }
+    // Other clouds have names with a version or a place behind them, and regions of their own.
+    let is_own = !name.contains(['@', ':', '/']) && !name.ends_with("-v1");
+    if is_own && IN_REGION.iter().any(|start| name.starts_with(start)) {
+        price.regions = vec![("us".to_owned(), 1100)];
     }
     price
 }

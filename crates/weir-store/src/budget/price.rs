@@ -162,9 +162,19 @@ impl Price {
     }
 
     /// Parses a price in catalogue form. It lists rates in dollars per million tokens, each after
-    /// its word from [`KINDS`], then tiers in rising order, each as `above` and a token count.
-    /// Example: `in 1.25 cached 0.125 out 10 above 200000 in 2.5 cached 0.25 out 15`.
+    /// its word from [`KINDS`], then tiers in rising order, each as `above` and a token count, then regions, each
+    /// as `region`, its name and the factor of all tokens.
+    /// Example: `in 1.25 cached 0.125 out 10 above 200000 in 2.5 cached 0.25 out 15 region us 1.1`.
     pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(" region ");
+        let text = parts.next()?;
+        let region = |part: &str| {
+            let (name, factor) = part.split_once(' ')?;
+            let (permille, _) =
+                super::money::scaled(factor, 3).filter(|(_, is_exact)| *is_exact)?;
+            Some((name.to_owned(), permille))
+        };
+        let regions = parts.map(region).collect::<Option<Vec<_>>>()?;
         let mut words = text.split(' ');
         let (rates, mut above) = parse_rates(&mut words)?;
         let mut tiers: Vec<Tier> = Vec::new();
@@ -177,7 +187,7 @@ impl Price {
             tiers.push(Tier { above_prompt_tokens, rates });
             above = next;
         }
-        Some(Self { tiers, ..Self::flat(rates) })
+        Some(Self { tiers, regions, ..Self::flat(rates) })
     }
 
     /// Returns the maximum cost of a request as a function of its output, for any cache use and any tier
@@ -344,6 +354,9 @@ impl fmt::Display for Price {
         for tier in &self.tiers {
             write!(text, " above {} ", tier.above_prompt_tokens)?;
             write_rates(&mut text, &tier.rates);
+        }
+        for (name, permille) in &self.regions {
+            write!(text, " region {name} {}", *permille as f64 / 1000.0)?;
         }
         f.pad(&text)
     }
