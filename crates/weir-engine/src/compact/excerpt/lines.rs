@@ -35,6 +35,7 @@ const MOST_ENTRIES: usize = 1 << 18;
 /// Words of logs for a line that reports an error.
 const LEVELS: [&str; 8] =
     ["ERROR", "FATAL", "CRITICAL", "SEVERE", "PANIC", "Traceback", "Exception", "EMERG"];
+const LEAST_LEVEL_BYTES: usize = 5;
 
 /// Words of the request that a result answers.
 #[derive(Debug, Clone, Default)]
@@ -106,7 +107,7 @@ fn is_alarm(line: &str) -> bool {
             is_apart(before) && is_apart(behind)
         })
     };
-    LEVELS.iter().any(is_level) || reports(line)
+    line.len() >= LEAST_LEVEL_BYTES && LEVELS.iter().any(is_level) || reports(line)
 }
 
 /// Returns the lines with words of the request that few lines have, and how many of these each has.

@@ -67,6 +67,8 @@ const ODD_WORTH: f64 = 0.02;
 /// Maximum gap, in units and tokens, that is filled.
 const FILL_UNITS: usize = 4;
 const FILL_TOKENS: f64 = 36.0;
+/// Number of candidates without room after which all without room are dropped for the first time.
+const FIRST_MISSES: usize = 64;
 
 /// Searches a message for decisions, written texts and shapes of lines, which notes use.
 pub(super) fn search(reading: &Reading) {
@@ -145,14 +147,13 @@ impl<'a> Writer<'a> {
     fn new(subject: &'a Subject<'a>, room_tokens: f64) -> Self {
         let gone = || subject.gone.iter().map(|message| &subject.readings[*message]);
         let mentions: usize = gone().map(|reading| reading.values.len()).sum();
-        let units: usize = gone().map(|reading| reading.units.len()).sum();
         let work = Work::of(subject.readings);
         let mut writer = Self {
             subject,
             weights: vec![0.0; subject.lexicon.len()],
             covered: vec![0.0; subject.lexicon.len()],
             said: Vec::with_capacity(mentions),
-            candidates: Vec::with_capacity(units + mentions / 4),
+            candidates: Vec::with_capacity(mentions / 4),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
             is_picked: Vec::new(),
@@ -233,6 +234,8 @@ impl<'a> Writer<'a> {
                 }
             }
         }
+        let units = self.subject.gone.iter().map(|own| self.subject.readings[*own].units.len());
+        self.candidates.reserve_exact(units.sum());
         let mut line_shapes = HashMap::with_hasher(Seeded::default());
         for message in self.subject.gone.iter().copied() {
             self.list_units(message, &mut line_shapes);
@@ -399,6 +402,15 @@ impl<'a> Writer<'a> {
         self.neighbours(index).filter(|other| self.is_picked[*other]).count()
     }
 
+    /// Returns the lowest price that a candidate may have.
+    fn least_price(&self, index: usize) -> f64 {
+        let candidate = &self.candidates[index];
+        match candidate.piece {
+            Piece::Name { .. } => candidate.tokens + ENTRY_TOKENS,
+            Piece::Units { .. } => (candidate.tokens - GAP_TOKENS).max(1.0),
+        }
+    }
+
     fn price(&self, index: usize) -> f64 {
         let candidate = &self.candidates[index];
         if let Piece::Name { .. } = candidate.piece {
@@ -458,6 +470,7 @@ impl<'a> Writer<'a> {
         let offers: Vec<Offer> =
             (0..self.candidates.len()).filter_map(|index| self.offered(index)).collect();
         let mut heap = BinaryHeap::from(offers);
+        let (mut misses, mut most_misses) = (0, FIRST_MISSES);
         while let Some(index) = heap.pop().map(|offer| offer.candidate()) {
             if !self.is_talk {
                 self.surcharge = FULL_SURCHARGE * (1.0 - left / room_tokens).powi(2);
@@ -473,6 +486,12 @@ impl<'a> Writer<'a> {
             }
             let price = self.price(index);
             if price > left {
+                misses += 1;
+                if misses == most_misses {
+                    // The room only shrinks: what it cannot hold is not looked at one by one.
+                    heap.retain(|offer| self.least_price(offer.candidate()) <= left);
+                    (misses, most_misses) = (0, 2 * most_misses);
+                }
                 continue;
             }
             left -= price;

@@ -72,8 +72,10 @@ impl Clipped {
 pub(crate) struct Lines<'a> {
     encoding: Encoding,
     texts: Vec<Cow<'a, str>>,
-    /// Size of each text.
-    sizes: Vec<u64>,
+    /// Size of each text, counted whole at the first use.
+    sizes: Vec<OnceCell<u64>>,
+    /// Size of all texts, as the sum of their parts'.
+    parts_tokens: u64,
     lines: Vec<Line>,
     /// Lines that stand out, the best first.
     outstanding: Vec<usize>,
@@ -105,9 +107,11 @@ fn uncoloured(line: &str) -> Cow<'_, str> {
 impl<'a> Lines<'a> {
     /// Splits `texts`, which answer what is `asked`, into lines.
     pub(crate) fn of(encoding: Encoding, texts: Vec<Cow<'a, str>>, asked: &Asked) -> Self {
-        let (mut sizes, mut lines) = (Vec::new(), Vec::new());
+        let (mut sizes, mut parts_tokens, mut lines) = (Vec::new(), 0, Vec::new());
         for (text, said) in texts.iter().enumerate() {
-            sizes.push(price(encoding, said, text, units(said), &mut lines));
+            let (tokens, is_whole) = price(encoding, said, text, units(said), &mut lines);
+            parts_tokens += tokens;
+            sizes.push(if is_whole { OnceCell::from(tokens) } else { OnceCell::new() });
         }
         let said: Vec<Cow<'_, str>> = lines
             .iter()
@@ -115,7 +119,12 @@ impl<'a> Lines<'a> {
             .collect();
         let said: Vec<&str> = said.iter().map(AsRef::as_ref).collect();
         let outstanding = outstanding(&said, asked);
-        Self { encoding, texts, sizes, lines, outstanding }
+        Self { encoding, texts, sizes, parts_tokens, lines, outstanding }
+    }
+
+    /// Returns the size of a text.
+    fn size(&self, text: usize) -> u64 {
+        *self.sizes[text].get_or_init(|| self.encoding.count(&self.texts[text]))
     }
 
     /// Returns the number of lines, which its memory depends on.
@@ -125,9 +134,15 @@ impl<'a> Lines<'a> {
 
     /// Clips the texts to at most `level_tokens` in total, or to a marker if that is more.
     pub(crate) fn clip(&self, level_tokens: u64) -> Clipped {
-        let total: u64 = self.sizes.iter().sum();
-        if total <= level_tokens {
-            return Clipped { cuts: vec![TextCut::Whole; self.texts.len()], text_tokens: total };
+        // The parts of a text have about as many tokens as the whole, which is counted if it may fit.
+        if self.parts_tokens - self.parts_tokens / 8 <= level_tokens {
+            let total = (0..self.texts.len()).map(|text| self.size(text)).sum();
+            if total <= level_tokens {
+                return Clipped {
+                    cuts: vec![TextCut::Whole; self.texts.len()],
+                    text_tokens: total,
+                };
+            }
         }
         let mut best = self.cut(&[]);
         let mut room = level_tokens.saturating_sub(MARKER_TOKENS / 2) as f64;
@@ -277,10 +292,10 @@ impl<'a> Lines<'a> {
             clip.marker = marker(whole_bytes - kept_bytes, whole_bytes, gaps > 1);
         }
         let mut text_tokens = 0;
-        for ((cut, said), size) in cuts.iter().zip(&self.texts).zip(&self.sizes) {
+        for (text, cut) in cuts.iter().enumerate() {
             text_tokens += match cut {
-                TextCut::Whole => *size,
-                TextCut::Clip(clip) => self.encoding.count(&clipped(said, clip)),
+                TextCut::Whole => self.size(text),
+                TextCut::Clip(clip) => self.encoding.count(&clipped(&self.texts[text], clip)),
                 TextCut::Gone => 0,
             };
         }
@@ -295,27 +310,26 @@ struct Filled {
 }
 
 /// Adds the lines of a text with their sizes, as shares of the size of some lines together: the work is
-/// linear in every encoding. Returns the size of the text.
+/// linear in every encoding. Returns the sum of these sizes, and whether it is that of the whole text.
 fn price(
     encoding: Encoding,
     said: &str,
     text: usize,
     spans: Vec<Range<usize>>,
     lines: &mut Vec<Line>,
-) -> u64 {
+) -> (u64, bool) {
     let first = lines.len();
     let ends: Vec<usize> =
         spans.iter().skip(1).map(|span| span.start).chain([said.len()]).collect();
-    let (mut from, mut start, mut whole_tokens) = (first, 0, None);
+    let (mut from, mut start, mut sum_tokens, mut parts) = (first, 0, 0, 0);
     for (span, end) in spans.into_iter().zip(ends) {
         lines.push(Line { text, span, tokens: 0.0 });
         if end - start < PRICED_BYTES && end < said.len() {
             continue;
         }
         let own_tokens = encoding.count(&said[start..end]);
-        if (start, end) == (0, said.len()) {
-            whole_tokens = Some(own_tokens);
-        }
+        sum_tokens += own_tokens;
+        parts += 1;
         let tokens = own_tokens as f64;
         let per_byte = tokens / (end - start).max(1) as f64;
         for line in from..lines.len() {
@@ -325,10 +339,11 @@ fn price(
         }
         (from, start) = (lines.len(), end);
     }
-    whole_tokens.unwrap_or_else(|| encoding.count(said))
+    (sum_tokens, parts <= 1)
 }
 
-/// Arguments of a call, given as JSON text. Counted at most once, however often they are clipped.
+/// Arguments of a call, given as JSON text. Counted at most once, however often they are clipped: long ones
+/// as the sum of their parts.
 pub(crate) struct Arguments {
     encoding: Encoding,
     text: String,
@@ -345,39 +360,64 @@ enum Parts {
     Strings { literals: Vec<Range<usize>>, sizes: Vec<u64>, long: Vec<(usize, Lines<'static>)> },
 }
 
+impl Parts {
+    fn of(encoding: Encoding, text: &str) -> Self {
+        let lines =
+            |text: &str| Lines::of(encoding, vec![Cow::Owned(text.to_owned())], &Asked::default());
+        let mut walk = Walk::new(text);
+        let is_json = walk.value().is_some() && walk.peek().is_none();
+        if !is_json {
+            return Self::Whole(lines(text));
+        }
+        let start = text.as_ptr() as usize;
+        let (mut literals, mut sizes, mut long) = (Vec::new(), Vec::new(), Vec::new());
+        for (nth, raw) in json::value_strings(text).into_iter().enumerate() {
+            let at = raw.as_ptr() as usize - start;
+            literals.push(at..at + raw.len());
+            let said = || json::string(raw).unwrap_or_default();
+            if raw.len() <= PRICED_BYTES {
+                sizes.push(encoding.count(&raw[1..raw.len() - 1]));
+                if sizes[nth] > MARKER_TOKENS {
+                    long.push((nth, lines(&said())));
+                }
+                continue;
+            }
+            let said = said();
+            let own = lines(&said);
+            // Escapes take their share.
+            sizes.push(own.parts_tokens * (raw.len() as u64 - 2) / said.len().max(1) as u64);
+            long.push((nth, own));
+        }
+        Self::Strings { literals, sizes, long }
+    }
+
+    /// Returns the size of the whole text, as the sum of the strings' and of what stands between them.
+    fn tokens(&self, encoding: Encoding, text: &str) -> u64 {
+        let (literals, sizes) = match self {
+            Self::Whole(lines) => return lines.parts_tokens,
+            Self::Strings { literals, sizes, .. } => (literals, sizes),
+        };
+        let (mut rest, mut written) = (String::new(), 0);
+        for literal in literals {
+            rest.push_str(&text[written..=literal.start]);
+            written = literal.end - 1;
+        }
+        rest.push_str(&text[written..]);
+        encoding.count(&rest) + sizes.iter().sum::<u64>()
+    }
+}
+
 impl Arguments {
     /// Counts `arguments`; `None` if they are neither a string nor an object.
     pub(crate) fn of(encoding: Encoding, arguments: &str) -> Option<Self> {
         let text = String::from(arguments_text(arguments)?);
-        let whole_tokens = encoding.count(&text);
-        Some(Self { encoding, text, whole_tokens, parts: OnceCell::new() })
-    }
-
-    fn parts(&self) -> &Parts {
-        let lines = |text: &str| {
-            Lines::of(self.encoding, vec![Cow::Owned(text.to_owned())], &Asked::default())
-        };
-        self.parts.get_or_init(|| {
-            let mut walk = Walk::new(&self.text);
-            let is_json = walk.value().is_some() && walk.peek().is_none();
-            if !is_json {
-                return Parts::Whole(lines(&self.text));
-            }
-            let strings = json::value_strings(&self.text);
-            let count = |raw: &&str| self.encoding.count(&raw[1..raw.len() - 1]);
-            let sizes: Vec<u64> = strings.iter().map(count).collect();
-            let long = strings.iter().zip(&sizes).enumerate();
-            let long = long.filter(|(_, (_, size))| **size > MARKER_TOKENS);
-            let long =
-                long.map(|(nth, (raw, _))| (nth, lines(&json::string(raw).unwrap_or_default())));
-            let long = long.collect();
-            let start = self.text.as_ptr() as usize;
-            let place = |raw: &&str| {
-                let at = raw.as_ptr() as usize - start;
-                at..at + raw.len()
-            };
-            Parts::Strings { literals: strings.iter().map(place).collect(), sizes, long }
-        })
+        if text.len() <= PRICED_BYTES {
+            let whole_tokens = encoding.count(&text);
+            return Some(Self { encoding, text, whole_tokens, parts: OnceCell::new() });
+        }
+        let parts = Parts::of(encoding, &text);
+        let whole_tokens = parts.tokens(encoding, &text);
+        Some(Self { encoding, text, whole_tokens, parts: OnceCell::from(parts) })
     }
 
     /// Clips them to about `level_tokens`. `None` if they are small enough or would not become shorter.
@@ -388,7 +428,8 @@ impl Arguments {
         if self.whole_tokens <= level_tokens {
             return None;
         }
-        let (literals, sizes, long) = match self.parts() {
+        let parts = self.parts.get_or_init(|| Parts::of(self.encoding, &self.text));
+        let (literals, sizes, long) = match parts {
             Parts::Strings { literals, sizes, long } => (literals, sizes, long),
             Parts::Whole(lines) => {
                 let clip = lines.clip(level_tokens);

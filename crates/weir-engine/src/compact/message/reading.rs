@@ -46,6 +46,10 @@ pub(crate) struct Findings {
     pub(crate) written_texts: OnceLock<Box<[WrittenText]>>,
     /// Hash of each unit without its values; none of an assistant's units.
     pub(crate) shapes: OnceLock<Box<[u64]>>,
+    /// Last units of a result that report an error, the last first.
+    pub(crate) reports: OnceLock<Box<[u32]>>,
+    /// Units of a user's message that are sentences.
+    pub(crate) sentences: OnceLock<Box<[u32]>>,
     /// Units that differ from all others of a result.
     pub(crate) odd: OnceLock<Box<[u32]>>,
 }
@@ -259,7 +263,14 @@ impl Reading {
     /// Returns the memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         let findings = &self.findings;
-        let places = [&findings.rules, &findings.instructions, &findings.decisions, &findings.odd];
+        let places = [
+            &findings.rules,
+            &findings.instructions,
+            &findings.decisions,
+            &findings.reports,
+            &findings.sentences,
+            &findings.odd,
+        ];
         let places = places.map(|own| own.get().map_or(0, |own| size_of_val(&**own)));
         let blocks = self.blocks.iter().map(|block| match &block.kind {
             BlockKind::Text | BlockKind::Output => size_of::<Block>(),

@@ -136,7 +136,11 @@ fn error_lines(reading: &Reading, has_failed: bool) -> Vec<usize> {
         let is_wanted = |unit: &usize| is_wanted(said(reading, &reading.units[*unit]));
         last.clone().rev().filter(is_wanted).take(MOST_LINES).collect()
     };
-    let mut lines = units(&reports);
+    let reported = reading
+        .findings
+        .reports
+        .get_or_init(|| units(&reports).into_iter().map(|unit| unit as u32).collect());
+    let mut lines: Vec<usize> = reported.iter().map(|unit| *unit as usize).collect();
     let says = |unit: &usize| !is_exit(said(reading, &reading.units[*unit]));
     if has_failed && !lines.iter().any(says) {
         lines = units(&|line| line.contains(char::is_alphabetic) && !is_exit(line));

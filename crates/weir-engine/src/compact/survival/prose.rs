@@ -6,7 +6,7 @@ use super::parts::said;
 use super::rules::RulesOf;
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::worth::SHORT_TOKENS;
-use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::message::reading::{BlockKind, Reading, Unit};
 use crate::compact::message::values::ValueKind;
 use crate::wire::Role;
 
@@ -30,14 +30,7 @@ pub(super) fn of(subject: &Subject<'_>) -> Vec<RulesOf> {
         if reading.role != Role::User || is_short || is_output(readings, message) {
             continue;
         }
-        let mut units = sentences(reading);
-        let names = |unit: &usize| {
-            let unit = &reading.units[*unit];
-            let names = reading.values_of(unit).filter(|own| own.kind == ValueKind::Name).count();
-            names * MOST_BYTES / unit.span.len().max(1)
-        };
-        // Rows and comments may be pasted.
-        units.sort_by_key(|unit| (!is_sentence(said(reading, &reading.units[*unit])), names(unit)));
+        let units: Vec<usize> = sentences(reading).iter().map(|unit| *unit as usize).collect();
         if !units.is_empty() {
             all.push(RulesOf { message, units, is_read: false, taken_tokens: 0.0 });
         }
@@ -45,8 +38,26 @@ pub(super) fn of(subject: &Subject<'_>) -> Vec<RulesOf> {
     all
 }
 
-/// Returns the units of a message that are sentences, in order.
-pub(super) fn sentences(reading: &Reading) -> Vec<usize> {
+/// Returns the units of a message that are sentences, those with the fewest names for their length first. They
+/// are searched for once.
+fn sentences(reading: &Reading) -> &[u32] {
+    reading.findings.sentences.get_or_init(|| {
+        let names = |unit: &Unit| {
+            let names = reading.values_of(unit).filter(|own| own.kind == ValueKind::Name).count();
+            names * MOST_BYTES / unit.span.len().max(1)
+        };
+        let mut units = search(reading);
+        // Rows and comments may be pasted.
+        units.sort_by_cached_key(|unit| {
+            let unit = &reading.units[*unit as usize];
+            (!is_sentence(said(reading, unit)), names(unit))
+        });
+        units.into()
+    })
+}
+
+/// Finds the units of a message that are sentences, in order.
+fn search(reading: &Reading) -> Vec<u32> {
     let mut is_code = false;
     let mut found = Vec::new();
     for (index, unit) in reading.units.iter().enumerate() {
@@ -59,7 +70,7 @@ pub(super) fn sentences(reading: &Reading) -> Vec<usize> {
         } else if matches!(reading.blocks[unit.block as usize].kind, BlockKind::Text)
             && (!is_code && (is_sentence(text) || is_row(text)) || is_comment(text))
         {
-            found.push(index);
+            found.push(index as u32);
         }
     }
     found
@@ -94,12 +105,15 @@ fn is_sentence(text: &str) -> bool {
         all += usize::from(!letter.is_whitespace());
         // Chinese and Japanese have no blanks between words, and four letters say what eight do.
         is_spaceless |= matches!(letter, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}');
+        if letters > MOST_LETTERS {
+            return false;
+        }
     }
     let words = text.split_whitespace().count();
     let (least_words, least_letters) =
         if is_spaceless { (1, LEAST_LETTERS / 2) } else { (3, LEAST_LETTERS) };
     words >= least_words
-        && (least_letters..=MOST_LETTERS).contains(&letters)
+        && letters >= least_letters
         && letters * 100 >= all * LETTERS_PERCENT
         && !text.ends_with(['{', ';', '}', '='])
 }
@@ -144,8 +158,8 @@ mod tests {
         let pasted = "It fails here:\n```\nthe gate is open now\n```\nPlease mend the gate only.";
         let reading = Reading::of_text(Role::User, pasted);
         let found: Vec<&str> = sentences(&reading)
-            .into_iter()
-            .map(|unit| said(&reading, &reading.units[unit]))
+            .iter()
+            .map(|unit| said(&reading, &reading.units[*unit as usize]))
             .collect();
         assert_eq!(found, ["It fails here:", "Please mend the gate only."]);
     }
