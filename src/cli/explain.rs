@@ -2,7 +2,6 @@
 //! nothing; `crate::proxy` makes the plan and `weir_engine::compact::report` describes it.
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -161,7 +160,10 @@ pub(super) fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
     let most = max_bytes as u64 + 1;
     let read = match path.as_os_str() == "-" {
         true => std::io::stdin().take(most).read_to_end(&mut bytes),
-        false => File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)),
+        false => {
+            let (file, _) = recordings::open(path).map_err(|error| format!("{shown}: {error}"))?;
+            file.take(most).read_to_end(&mut bytes)
+        }
     };
     read.map_err(|error| format!("{shown}: {}", super::reason(&error)))?;
     if bytes.len() > max_bytes {

@@ -14,6 +14,10 @@ use weir_eval::recorded::{self, ReadText, TextForm, known_forms};
 
 /// Maximum size of a file, unpacked.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Maximum size of a packed file, unpacked, as a multiple of its own, and size that it may always have.
+/// Recorded conversations unpack to some ten times their size.
+const MAX_RATIO: u64 = 100;
+const FREE_BYTES: u64 = 16 << 20;
 /// Maximum size of all files together, as they are on the disk.
 const MAX_ALL_BYTES: u64 = 2 << 30;
 /// Maximum number of files, and of folders in one another.
@@ -188,24 +192,38 @@ pub(super) fn body(bytes: Vec<u8>, number: usize, name: &Path) -> Result<Vec<u8>
     Ok(recorded.swap_remove(place).body.into_bytes())
 }
 
-/// Reads a text, plain or gzip. What is no file, such as a pipe, may never end, and is refused.
-pub(super) fn text(path: &Path) -> Result<String, String> {
+/// Opens a file and returns its size. What is no file, such as a pipe, may never end, and is refused.
+pub(super) fn open(path: &Path) -> Result<(File, u64), String> {
     let reason = |error: std::io::Error| super::reason(&error);
-    if !std::fs::metadata(path).map_err(reason)?.is_file() {
+    let metadata = std::fs::metadata(path).map_err(reason)?;
+    if !metadata.is_file() {
         return Err("it is no file; write what a pipe or device gives to one".to_owned());
     }
-    let file = File::open(path).map_err(reason)?;
+    Ok((File::open(path).map_err(reason)?, metadata.len()))
+}
+
+/// Reads a text, plain or gzip.
+pub(super) fn text(path: &Path) -> Result<String, String> {
+    let (file, packed_bytes) = open(path)?;
+    let is_packed = path.extension().is_some_and(|extension| extension == "gz");
+    let most_bytes = match is_packed {
+        true => MAX_FILE_BYTES.min(FREE_BYTES.max(packed_bytes.saturating_mul(MAX_RATIO))),
+        false => MAX_FILE_BYTES,
+    };
     let mut bytes = Vec::new();
-    let most = MAX_FILE_BYTES + 1;
-    match path.extension() {
-        Some(extension) if extension == "gz" => {
-            MultiGzDecoder::new(file).take(most).read_to_end(&mut bytes)
-        }
-        _ => file.take(most).read_to_end(&mut bytes),
+    match is_packed {
+        true => MultiGzDecoder::new(file).take(most_bytes + 1).read_to_end(&mut bytes),
+        false => file.take(most_bytes + 1).read_to_end(&mut bytes),
     }
-    .map_err(reason)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("it is larger than {MAX_FILE_BYTES} bytes"));
+    .map_err(|error| super::reason(&error))?;
+    if bytes.len() as u64 > most_bytes {
+        return Err(match most_bytes {
+            MAX_FILE_BYTES => format!("it is larger than {MAX_FILE_BYTES} bytes"),
+            _ => format!(
+                "it unpacks to more than {MAX_RATIO} times its size, as no conversation does; unpack it if \
+                 it is one"
+            ),
+        });
     }
     String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned())
 }

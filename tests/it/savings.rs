@@ -1,8 +1,11 @@
 //! `weir savings` on small files of each form: the bill by hand, what it finds, and what it refuses.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use crate::cli::weir;
@@ -445,7 +448,7 @@ fn a_pipe_is_refused_or_passed_over() {
     let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo starts");
     assert!(made.success());
     let pipe = pipe.to_string_lossy().into_owned();
-    for command in ["savings", "replay", "reconcile"] {
+    for command in ["savings", "replay", "reconcile", "explain", "tokens"] {
         let (code, _, error) = run(&mut weir(&[command, &pipe]));
         assert_eq!(code, Some(1), "{command}");
         assert!(error.contains("pipe.jsonl: it is no file"), "{command}: {error}");
@@ -453,6 +456,28 @@ fn a_pipe_is_refused_or_passed_over() {
     folder.write("pi.jsonl", &pi());
     let (code, _, error) = run(&mut savings(&[&folder.as_ref().to_string_lossy()]));
     assert_eq!((code, error.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_file_unpacks_to_a_bounded_multiple_of_its_size() {
+    let folder = Folder::new();
+    let write = |name: &str, text: &str| {
+        let path = folder.file(name);
+        let file = std::fs::File::create(&path).expect("the folder can be written");
+        let mut packed = GzEncoder::new(file, Compression::default());
+        packed.write_all(text.as_bytes()).and_then(|()| packed.finish()).expect("a file");
+        path.to_string_lossy().into_owned()
+    };
+    let small = write("small.jsonl.gz", &pi());
+    let (code, _, error) = run(&mut savings(&[&small]));
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    let large = write("large.jsonl.gz", &" ".repeat(20 << 20));
+    let (code, _, error) = run(&mut savings(&[&large]));
+    assert_eq!(code, Some(1));
+    assert!(
+        error.contains("large.jsonl.gz: it unpacks to more than 100 times its size"),
+        "{error}"
+    );
 }
 
 #[test]
