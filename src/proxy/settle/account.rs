@@ -22,6 +22,8 @@ use weir_store::{StoreError, now_ms};
 
 /// Maximum number of ended processes' requests settled in one batch.
 const ORPHANS_AT_ONCE: usize = 256;
+/// Maximum number of ends that are written together.
+const LATE_AT_ONCE: usize = 128;
 /// Maximum time that shutdown waits for background settlements.
 const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -49,16 +51,27 @@ impl JournalState {
         });
     }
 
-    /// Writes the ends of requests that could not be written before.
-    async fn catch_up(&self) {
+    /// Writes the ends of requests that could not be written before, many at once: the store writes what it is
+    /// given together in one transaction.
+    pub(crate) async fn catch_up(self: &Arc<Self>) {
         let late = std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
         let mut late = late.into_iter();
-        while let Some(one) = late.next() {
-            let is_written = match one {
-                Late::Settled(intent, settlement) => self.settle(intent, settlement).await,
-                Late::Released(id) => self.release(id).await,
-            };
-            if !is_written {
+        while late.len() > 0 {
+            let mut group = JoinSet::new();
+            for one in late.by_ref().take(LATE_AT_ONCE) {
+                let own = Arc::clone(self);
+                group.spawn(async move {
+                    match one {
+                        Late::Settled(intent, settlement) => own.settle(intent, settlement).await,
+                        Late::Released(id) => own.release(id).await,
+                    }
+                });
+            }
+            let mut are_written = true;
+            while let Some(written) = group.join_next().await {
+                are_written &= written.unwrap_or(false);
+            }
+            if !are_written {
                 self.keep(late);
                 return;
             }
@@ -339,5 +352,35 @@ impl Drop for Rest {
             account.let_go(settled.as_ref()).await;
             drop(place);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::proxy::events::Events;
+    use crate::proxy::hold::budgets::Budgets;
+    use weir_store::Store;
+    use weir_store::ledger::RequestId;
+
+    #[tokio::test]
+    async fn kept_ends_are_written_in_groups() {
+        const ENDS: u64 = 1000;
+        let store = Store::in_memory().expect("there is memory");
+        let config = Arc::new(Config::default());
+        let budgets = Budgets::new(Arc::clone(&config), &store, None, Events::new(&config));
+        let state = Arc::new(JournalState::new(store.clone(), budgets));
+        let transactions = || store.activity().transactions.counts.iter().sum::<u64>();
+        state.keep((0..ENDS).map(|number| {
+            let mut random = [0; 10];
+            random[2..].copy_from_slice(&number.to_be_bytes());
+            Late::Released(RequestId::new(DAY_MS, random))
+        }));
+        let before = transactions();
+        state.catch_up().await;
+        let taken = transactions() - before;
+        assert!((1..=ENDS / 10).contains(&taken), "{taken} transactions");
+        assert!(state.late.lock().is_ok_and(|late| late.is_empty()));
     }
 }
