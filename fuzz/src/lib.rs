@@ -9,6 +9,7 @@ pub mod body;
 pub mod config;
 pub mod decode;
 pub mod protocols;
+pub mod readers;
 pub mod reading;
 pub mod recall_tool;
 pub mod sse;

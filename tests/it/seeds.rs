@@ -6,7 +6,9 @@ mod properties;
 
 use std::path::Path;
 
-use properties::{body, config, decode, protocols, recall_tool, sse, strip_usage, target};
+use properties::{
+    body, config, decode, protocols, readers, recall_tool, sse, strip_usage, target,
+};
 use proptest::prelude::*;
 
 /// Seeds up to this length are also tried cut off at each byte.
@@ -58,6 +60,22 @@ fn seeds_of_recall_tool() {
 #[test]
 fn seeds_of_decode() {
     try_seeds("decode", decode::check);
+}
+
+#[test]
+fn seeds_of_readers() {
+    try_seeds("readers", readers::check);
+}
+
+/// The fuzzer's dictionary has the keys of the configuration.
+#[test]
+fn the_dictionary_of_config_is_true() {
+    let keys = include_str!("../../config/default.toml");
+    let words = include_str!("../../fuzz/dictionaries/config.dict").lines();
+    let words = words.filter_map(|line| line.strip_prefix('"')?.strip_suffix(" = \""));
+    for word in words {
+        assert!(keys.contains(&format!("{word} = ")), "{word} is no key");
+    }
 }
 
 #[test]
