@@ -6,9 +6,7 @@ mod properties;
 
 use std::path::Path;
 
-use properties::{
-    body, config, decode, protocols, readers, recall_tool, sse, strip_usage, target,
-};
+use properties::{body, config, decode, protocols, readers, recall_tool, sse, strip_usage, target};
 use proptest::prelude::*;
 
 /// Seeds up to this length are also tried cut off at each byte.

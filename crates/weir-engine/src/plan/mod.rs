@@ -188,6 +188,7 @@ fn state(
     // All are read before the first is taken: an error costs no compaction.
     let facts = (state.messages()..all).map(count).collect::<Result<Vec<Fact>, PlanError>>()?;
     let mut state = Arc::unwrap_or_clone(state);
+    state.expect(facts.len());
     for fact in facts {
         if known.is_over() {
             return Err(PlanError::Stopped { compactions: state.compactions() });

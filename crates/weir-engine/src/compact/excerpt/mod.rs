@@ -147,13 +147,15 @@ impl<'a> Writer<'a> {
     fn new(subject: &'a Subject<'a>, room_tokens: f64) -> Self {
         let gone = || subject.gone.iter().map(|message| &subject.readings[*message]);
         let mentions: usize = gone().map(|reading| reading.values.len()).sum();
+        let units: usize = gone().map(|reading| reading.units.len()).sum();
         let work = Work::of(subject.readings);
         let mut writer = Self {
             subject,
             weights: vec![0.0; subject.lexicon.len()],
             covered: vec![0.0; subject.lexicon.len()],
             said: Vec::with_capacity(mentions),
-            candidates: Vec::with_capacity(mentions / 4),
+            // What is not used of it takes no memory.
+            candidates: Vec::with_capacity(units + mentions),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
             is_picked: Vec::new(),
@@ -234,8 +236,6 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        let units = self.subject.gone.iter().map(|own| self.subject.readings[*own].units.len());
-        self.candidates.reserve_exact(units.sum());
         let mut line_shapes = HashMap::with_hasher(Seeded::default());
         for message in self.subject.gone.iter().copied() {
             self.list_units(message, &mut line_shapes);

@@ -258,6 +258,10 @@ impl Reading {
                 self.units.push(Unit { span, block: index as u32, first_value });
             }
         }
+        // Tens of thousands of short messages may be kept.
+        self.blocks.shrink_to_fit();
+        self.units.shrink_to_fit();
+        self.values.shrink_to_fit();
     }
 
     /// Returns the memory that it takes.

@@ -62,6 +62,13 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
+    /// Makes room for `more` messages.
+    pub(crate) fn expect(&mut self, more: usize) {
+        self.facts.reserve_exact(more);
+        self.fates.reserve_exact(more);
+        self.since.reserve_exact(more);
+    }
+
     /// Adds a message that is sent as received, after `requests` have ended.
     pub(crate) fn push(&mut self, fact: Fact, requests: u32) {
         self.facts.push(fact);

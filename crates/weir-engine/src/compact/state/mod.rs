@@ -307,6 +307,13 @@ impl Compactor {
         &self.history
     }
 
+    /// Makes room for `more` messages, and for no others.
+    pub(crate) fn expect(&mut self, more: usize) {
+        self.messages.expect(more);
+        self.turns.of_message.reserve_exact(more);
+        self.turns.list.reserve_exact(more);
+    }
+
     /// Returns the number of messages.
     pub fn messages(&self) -> usize {
         self.messages.count()
