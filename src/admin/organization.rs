@@ -235,16 +235,15 @@ impl PageQuery {
 
     /// Returns the group of a row; `None` if its names are not accepted.
     fn names(&self, row: &UsageRow) -> Option<Names> {
-        let own = [&row.team, &row.user, &row.key, &row.model];
         let mut names = Names::default();
-        for (place, (group, _)) in COLUMNS.into_iter().enumerate() {
-            let name = own[place].as_ref();
+        for (place, (group, column)) in COLUMNS.into_iter().enumerate() {
+            let name = row.name(column);
             let only = &self.only[place];
-            if !only.is_empty() && !name.is_some_and(|name| only.contains(name)) {
+            if !only.is_empty() && !name.is_some_and(|name| only.iter().any(|own| own == name)) {
                 return None;
             }
             if self.groups.contains(&group) {
-                names[place] = name.filter(|name| !name.is_empty()).cloned();
+                names[place] = name.filter(|name| !name.is_empty()).map(str::to_owned);
             }
         }
         Some(names)

@@ -98,15 +98,11 @@ impl ParsedQuery {
 
     /// Whether daily totals answer it: whole days, and no label of single requests.
     fn is_daily(&self, now_ms: u64) -> bool {
-        let is_label = |column: &Column| {
-            matches!(column, Column::Conversation | Column::Agent | Column::Parent | Column::Class)
-        };
-        let Filter { conversation, agent, class, .. } = &self.only;
-        let is_filtered = [conversation, agent, class].into_iter().any(Option::is_some);
+        let has_label = self.only.has_label() || self.by.iter().any(|column| column.is_label());
         let is_whole = self.from_ms.is_multiple_of(DAY_MS)
             && (self.until_ms > now_ms || self.until_ms.is_multiple_of(DAY_MS));
         let is_hourly = self.every_ms.is_some_and(|every_ms| every_ms < DAY_MS);
-        is_whole && !is_hourly && !is_filtered && !self.has_detail && !self.by.iter().any(is_label)
+        is_whole && !is_hourly && !has_label && !self.has_detail
     }
 }
 

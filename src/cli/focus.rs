@@ -47,7 +47,7 @@ fn line(row: &UsageRow) -> Vec<String> {
     let midnight = |day: u64| format!("{}T00:00:00Z", shown_day(day));
     let month = read_month(&shown_day(day)[..7]).unwrap_or((day, day + 1));
     let [model, team, key] =
-        [&row.model, &row.team, &row.key].map(|own| own.clone().unwrap_or_default());
+        [Column::Model, Column::Team, Column::Key].map(|column| row.shown(column));
     let totals = &row.totals;
     let cost = NanoUsd(totals.cost_nano_usd).to_decimal();
     let tokens = totals.prompt_tokens.saturating_add(totals.completion_tokens);
@@ -99,9 +99,11 @@ mod tests {
         };
         let row = UsageRow {
             day: read_day("2026-11-30"),
-            model: Some("gpt-4o".to_owned()),
-            team: Some("red".to_owned()),
-            key: Some("key_1".to_owned()),
+            names: vec![
+                (Column::Model, "gpt-4o".to_owned()),
+                (Column::Team, "red".to_owned()),
+                (Column::Key, "key_1".to_owned()),
+            ],
             totals,
             ..UsageRow::default()
         };

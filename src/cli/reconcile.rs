@@ -119,7 +119,7 @@ fn counted(row: UsageRow) -> ModelDay {
     ];
     ModelDay {
         day: row.day.unwrap_or(0),
-        model: row.model.unwrap_or_default(),
+        model: row.shown(Column::Model),
         amounts: amounts.map(Some),
     }
 }

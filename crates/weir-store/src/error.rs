@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::secret::NoRandom;
+
 /// Error of a store operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreError {
@@ -39,6 +41,12 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+impl From<NoRandom> for StoreError {
+    fn from(error: NoRandom) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 /// Error of opening a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenError {
@@ -70,3 +78,9 @@ impl fmt::Display for OpenError {
 }
 
 impl std::error::Error for OpenError {}
+
+impl From<NoRandom> for OpenError {
+    fn from(error: NoRandom) -> Self {
+        Self::System { message: error.to_string() }
+    }
+}

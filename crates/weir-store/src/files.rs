@@ -2,18 +2,42 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Creates a new file that only its owner can read.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    private().create_new(true).open(path)
+}
+
+/// Returns options to write a file that only its owner can read if it is created.
+pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
+    options.write(true);
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
         options.mode(0o600);
     }
-    options.open(path)
+    options
+}
+
+/// Creates a folder that only its owner can open, and those above it.
+pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+    let mut folders = fs::DirBuilder::new();
+    folders.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt;
+        folders.mode(0o700);
+    }
+    folders.create(path)
+}
+
+/// Returns the path of a file next to that at `path`.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 /// Creates the file, readable only by its owner, and its folder. SQLite gives its companion files
@@ -23,15 +47,8 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
 /// it.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut folders = fs::DirBuilder::new();
-    folders.recursive(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::DirBuilderExt;
-        folders.mode(0o700);
-    }
     if let Some(folder) = folder {
-        folders.create(folder)?;
+        create_folder(folder)?;
     }
     match create_private(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -1,4 +1,4 @@
-//! Text that no log or error shows.
+//! Text that no log or error shows, and random bytes.
 
 use std::fmt;
 
@@ -21,4 +21,25 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
+}
+
+/// Error of the system's source of random bytes.
+pub(crate) struct NoRandom(getrandom::Error);
+
+impl fmt::Display for NoRandom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no random bytes: {}", self.0)
+    }
+}
+
+/// Returns random bytes.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(NoRandom)?;
+    Ok(bytes)
+}
+
+/// Formats bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,6 +2,7 @@
 //! stand once. Statements are PostgreSQL's: `$1` for a value, `weir_` in front of a table. SQLite reads `?1`
 //! and no prefix.
 
+use std::borrow::Cow;
 use std::future::Future;
 
 use crate::StoreError;
@@ -9,12 +10,12 @@ use crate::ledger::text::from_stored;
 
 /// Value of a statement or of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SqlValue {
+pub(crate) enum SqlValue<'a> {
     Null,
     Flag(bool),
     Number(i64),
-    Bytes(Vec<u8>),
-    Text(String),
+    Bytes(Cow<'a, [u8]>),
+    Text(Cow<'a, str>),
 }
 
 /// Lists the values of a statement.
@@ -25,18 +26,18 @@ pub(crate) use values;
 
 /// Row of a result.
 #[derive(Debug)]
-pub(crate) struct SqlRow(pub Vec<SqlValue>);
+pub(crate) struct SqlRow(pub Vec<SqlValue<'static>>);
 
 /// Runs statements, inside a transaction if the operation changes something.
 pub(crate) trait Sql {
     /// Returns the rows of a statement.
-    fn rows(&self, sql: &str, values: &[SqlValue]) -> Result<Vec<SqlRow>, StoreError>;
+    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, StoreError>;
 
     /// Runs a statement; returns the number of changed rows.
-    fn execute(&self, sql: &str, values: &[SqlValue]) -> Result<u64, StoreError>;
+    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<u64, StoreError>;
 
     /// Returns the first row of a statement.
-    fn row(&self, sql: &str, values: &[SqlValue]) -> Result<Option<SqlRow>, StoreError> {
+    fn row(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Option<SqlRow>, StoreError> {
         Ok(self.rows(sql, values)?.into_iter().next())
     }
 
@@ -117,10 +118,15 @@ impl SqlRow {
         (!is_none).then(|| self.figure(column))
     }
 
+    /// Returns the sum whose halves are in the columns from `first` on.
+    pub(crate) fn sum(&self, first: usize) -> i128 {
+        (i128::from(self.number(first)) << 32) + i128::from(self.number(first + 1))
+    }
+
     /// Returns a text, if there is one.
     pub(crate) fn some_text(&self, column: usize) -> Option<String> {
         match self.0.get(column) {
-            Some(SqlValue::Text(text)) => Some(text.clone()),
+            Some(SqlValue::Text(text)) => Some(text.to_string()),
             _ => None,
         }
     }
@@ -139,43 +145,28 @@ impl SqlRow {
     }
 }
 
-impl From<bool> for SqlValue {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
-    }
+/// Lists types that are values of a statement, with their form.
+macro_rules! from {
+    ($($from:ty => $form:expr;)*) => {
+        $(impl<'a> From<$from> for SqlValue<'a> {
+            fn from(value: $from) -> Self {
+                $form(value)
+            }
+        })*
+    };
 }
 
-impl From<i64> for SqlValue {
-    fn from(number: i64) -> Self {
-        Self::Number(number)
-    }
+from! {
+    bool => SqlValue::Flag;
+    i64 => SqlValue::Number;
+    u64 => |number| SqlValue::Number(stored(number));
+    &'a [u8] => |bytes| SqlValue::Bytes(Cow::Borrowed(bytes));
+    Vec<u8> => |bytes| SqlValue::Bytes(Cow::Owned(bytes));
+    &'a str => |text| SqlValue::Text(Cow::Borrowed(text));
+    String => |text| SqlValue::Text(Cow::Owned(text));
 }
 
-impl From<u64> for SqlValue {
-    fn from(number: u64) -> Self {
-        Self::Number(stored(number))
-    }
-}
-
-impl From<&[u8]> for SqlValue {
-    fn from(bytes: &[u8]) -> Self {
-        Self::Bytes(bytes.to_vec())
-    }
-}
-
-impl From<String> for SqlValue {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<&str> for SqlValue {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl<T: Into<Self>> From<Option<T>> for SqlValue {
+impl<T: Into<Self>> From<Option<T>> for SqlValue<'_> {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)
     }

@@ -162,8 +162,8 @@ async fn groups_and_filters_are_those_asked_for() {
         let start = row.day.expect("a day") * DAY;
         let is_own = |(own, result): &&(u64, Value)| {
             *own == start
-                && result["project_id"].as_str() == row.team.as_deref()
-                && result["model"].as_str() == row.model.as_deref()
+                && result["project_id"].as_str() == row.name(Column::Team)
+                && result["model"].as_str() == row.name(Column::Model)
         };
         let (_, result) = all.iter().find(is_own).expect("its result");
         assert_eq!(result["object"], "organization.usage.completions.result");

@@ -172,7 +172,7 @@ async fn every_sum_is_that_of_the_ledger() {
     ];
     let mut seen = [0; 5];
     for row in &by_model {
-        let model = format!("model=\"{}\"", row.model.as_deref().expect("a model"));
+        let model = format!("model=\"{}\"", row.name(Column::Model).expect("a model"));
         for (place, (kind, figure)) in kinds.into_iter().enumerate() {
             let labels = [model.as_str(), &format!("kind=\"{kind}\"")];
             let counted = sum(&samples, "weir_tokens_total", &labels);

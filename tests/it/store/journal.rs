@@ -294,7 +294,7 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
         let query = UsageQuery { by: by.clone(), ..UsageQuery::default() };
         let told = store.usage(query).await.expect("it can be read").into_iter();
         let named = |row: weir_store::ledger::UsageRow| {
-            let name = (row.tenant.expect("as asked").0, row.model.expect("as asked"));
+            let name = (row.tenant.expect("as asked").0, row.shown(Column::Model));
             (name, row.totals.requests)
         };
         told.map(named).collect::<BTreeMap<_, _>>()
@@ -520,7 +520,8 @@ async fn sums_are_told_as_asked(place: impl Place) {
     }
     let query = UsageQuery { by: vec![Column::Day, Column::Key], ..all() };
     let first = store.usage(query).await.expect("it can be read").remove(0);
-    assert_eq!((first.day, first.key.as_deref(), first.model), (Some(day), Some("key_0"), None));
+    let names = (first.name(Column::Key), first.name(Column::Model));
+    assert_eq!((first.day, names), (Some(day), (Some("key_0"), None)));
     assert_eq!(total(&store).await.estimated, 1);
 }
 
@@ -538,8 +539,9 @@ async fn labels_of_rows_have_the_totals_of_their_days(place: impl Place) {
     let by = vec![Column::Conversation, Column::Parent];
     let query = UsageQuery { by, ..UsageQuery::default() };
     let first = store.usage(query).await.expect("it can be read").remove(0);
-    assert_eq!(first.conversation.as_deref(), Some(""), "the last has none");
-    assert_eq!((first.parent.as_deref(), first.agent), (Some("agent 0"), None));
+    assert_eq!(first.name(Column::Conversation), Some(""), "the last has none");
+    let names = (first.name(Column::Parent), first.name(Column::Agent));
+    assert_eq!(names, (Some("agent 0"), None));
     // A request that its process left open keeps its labels.
     store.open_request(&intent(50)).await.expect("it can be written");
     assert!(settle(&store, intent(50), complete()).await);
@@ -593,8 +595,8 @@ async fn series_agree_with_the_rows(place: impl Place) {
     let by = vec![Column::Key, Column::User, Column::Model, Column::Conversation];
     let named = SeriesQuery { by, every_ms: Some(DAY_MS), limit: Some(1), ..all() };
     let first = store.series(named).await.expect("it can be read").remove(0).usage;
-    assert_eq!((first.key.as_deref(), first.user.as_deref()), (Some(""), Some("")), "no key");
-    assert_eq!(first.model.as_deref(), Some("gpt-4.1"));
+    let names = [Column::Key, Column::User, Column::Model].map(|column| first.name(column));
+    assert_eq!(names, [Some(""), Some(""), Some("gpt-4.1")], "no key");
 }
 
 /// A caller without a key.

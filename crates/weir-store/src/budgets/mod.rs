@@ -3,6 +3,7 @@
 
 mod cache;
 mod rows;
+pub(crate) mod spent;
 
 use std::fmt;
 

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::super::files::make_private;
+use super::super::files::{beside, make_private};
 use super::super::{Store, StoreError};
 
 /// Suffix of the lock file's name, after the store's.
@@ -24,11 +24,7 @@ pub(crate) struct LeaderLock {
 impl LeaderLock {
     /// Creates the lock of `store`, not acquired yet.
     pub(crate) fn new(store: &Store) -> Self {
-        let path = store.file().map(|path| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(SUFFIX);
-            name.into()
-        });
+        let path = store.file().map(|path| beside(path, SUFFIX));
         Self { store: store.clone(), path, file: OnceLock::new(), trying: Mutex::default() }
     }
 

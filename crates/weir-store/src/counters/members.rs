@@ -104,13 +104,13 @@ impl Counters {
         rows.sort_by_key(|row| Reverse(spent(row)));
         let names = rows.iter().filter_map(|row| {
             let scopes = Scopes {
-                organisation: row.organisation.as_deref(),
-                team: row.team.as_deref(),
-                user: row.user.as_deref(),
-                key: row.key.as_deref(),
-                model: row.model.as_deref(),
-                conversation: row.conversation.as_deref(),
-                agent: row.agent.as_deref(),
+                organisation: row.name(Column::Organisation),
+                team: row.name(Column::Team),
+                user: row.name(Column::User),
+                key: row.name(Column::Key),
+                model: row.name(Column::Model),
+                conversation: row.name(Column::Conversation),
+                agent: row.name(Column::Agent),
                 tenant: row.tenant.map_or([0; 16], |tenant| tenant.0),
             };
             scopes.name(budget.id.scope.kind)

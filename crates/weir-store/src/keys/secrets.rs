@@ -6,6 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::{
     DEFAULT_NAME, Issued, KeyError, KeySettings, NewKey, SecretFacts, VirtualKey, change, settings,
 };
+use crate::secret::{hex, random};
 use crate::{Secret, Store, StoreError, Tenant};
 
 /// Prefix of every secret.
@@ -91,21 +92,13 @@ pub(super) fn is_secret(text: &str) -> bool {
 }
 
 fn random_secret() -> Result<String, KeyError> {
-    let mut bytes = [0; SECRET_BYTES];
-    fill(&mut bytes)?;
+    let bytes = random::<SECRET_BYTES>().map_err(StoreError::from)?;
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
 fn random_id() -> Result<String, KeyError> {
-    let mut bytes = [0; ID_BYTES];
-    fill(&mut bytes)?;
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("key_{digits}"))
-}
-
-fn fill(bytes: &mut [u8]) -> Result<(), KeyError> {
-    getrandom::fill(bytes)
-        .map_err(|error| KeyError::Store(StoreError::Failed(format!("no random bytes: {error}"))))
+    let bytes = random::<ID_BYTES>().map_err(StoreError::from)?;
+    Ok(format!("key_{}", hex(&bytes)))
 }
 
 fn hint(secret: &str) -> String {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{Column, RequestRow, UsageRow};
 use crate::budget::NanoUsd;
 use crate::budget::calendar::shown_day;
+use crate::secret::hex;
 
 impl Column {
     /// All columns with their names.
@@ -50,19 +51,10 @@ impl Column {
 impl UsageRow {
     /// Formats the row's value of `column`; empty if the row is not grouped by it.
     pub fn shown(&self, column: Column) -> String {
-        let text = |name: &Option<String>| name.clone().unwrap_or_default();
         match column {
             Column::Day => self.day.map(shown_day).unwrap_or_default(),
-            Column::Organisation => text(&self.organisation),
-            Column::Team => text(&self.team),
-            Column::Key => text(&self.key),
-            Column::User => text(&self.user),
-            Column::Model => text(&self.model),
             Column::Tenant => self.tenant.map(|tenant| hex(&tenant.0)).unwrap_or_default(),
-            Column::Conversation => text(&self.conversation),
-            Column::Agent => text(&self.agent),
-            Column::Parent => text(&self.parent),
-            Column::Class => text(&self.class),
+            other => self.name(other).unwrap_or_default().to_owned(),
         }
     }
 
@@ -159,10 +151,6 @@ pub fn signed_usd(nano_usd: i64) -> String {
     format!("{sign}{}", usd(nano_usd.unsigned_abs()))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Totals;
@@ -177,8 +165,12 @@ mod tests {
             saved_nano_usd: -5_000_000_001,
             ..Totals::default()
         };
-        let row =
-            UsageRow { day: Some(20_779), model: Some("m".into()), totals, ..UsageRow::default() };
+        let row = UsageRow {
+            day: Some(20_779),
+            names: vec![(Column::Model, "m".into())],
+            totals,
+            ..UsageRow::default()
+        };
         let json = row.json(&[Column::Model, Column::Day]);
         assert_eq!(json["day"], "2026-11-22");
         assert_eq!(json["model"], "m");

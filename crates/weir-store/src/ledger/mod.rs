@@ -15,6 +15,8 @@ use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Tenant;
 
 pub use attribution::Attribution;
@@ -36,7 +38,7 @@ pub const MAX_FIGURE: u64 = 1 << 53;
 
 /// Identifier of a request, from before it is sent until its row is pruned. Ids sort by creation
 /// time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub [u8; 16]);
 
 impl RequestId {
@@ -84,13 +86,14 @@ pub struct Caller {
 }
 
 /// A virtual key with its team, organisation and user.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KeyNames {
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyNames<Text = String> {
     /// Id of the key.
-    pub key: String,
-    pub team: String,
-    pub organisation: String,
-    pub user: String,
+    pub key: Text,
+    pub team: Text,
+    pub organisation: Text,
+    pub user: Text,
 }
 
 /// Intent: a request that is about to be sent.

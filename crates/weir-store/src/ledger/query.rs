@@ -28,24 +28,15 @@ pub enum Column {
 
 impl Column {
     /// Whether it is a label of single requests, which daily totals do not have.
-    fn is_label(self) -> bool {
+    pub fn is_label(self) -> bool {
         matches!(self, Self::Conversation | Self::Agent | Self::Parent | Self::Class)
     }
 
     /// Returns the column's name in SQL.
     pub fn sql(self) -> &'static str {
         match self {
-            Self::Day => "day",
-            Self::Organisation => "organisation",
-            Self::Team => "team",
-            Self::Key => "key",
             Self::User => "\"user\"",
-            Self::Model => "model",
-            Self::Tenant => "tenant",
-            Self::Conversation => "conversation",
-            Self::Agent => "agent",
-            Self::Parent => "parent",
-            Self::Class => "class",
+            other => other.name(),
         }
     }
 }
@@ -66,7 +57,7 @@ pub struct Filter {
 
 impl Filter {
     /// Whether it selects by labels, which daily totals do not have.
-    fn has_label(&self) -> bool {
+    pub fn has_label(&self) -> bool {
         [&self.conversation, &self.agent, &self.class].into_iter().any(Option::is_some)
     }
 }
@@ -85,41 +76,23 @@ pub struct UsageQuery {
     pub limit: Option<usize>,
 }
 
-/// Totals with their group: columns grouped by are `Some`.
+/// Totals with their group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageRow {
-    /// Counted from 1970.
+    /// Counted from 1970; `None` if not grouped by it, as is the tenant.
     pub day: Option<u64>,
     pub tenant: Option<Tenant>,
-    /// Empty for callers without a virtual key, as are team, organisation and user.
-    pub key: Option<String>,
-    pub team: Option<String>,
-    pub organisation: Option<String>,
-    pub user: Option<String>,
-    pub model: Option<String>,
-    /// Empty for requests without such a label, as are agent, parent and class.
-    pub conversation: Option<String>,
-    pub agent: Option<String>,
-    pub parent: Option<String>,
-    pub class: Option<String>,
+    /// Values of the other columns that it is grouped by. Those of a virtual key are empty for callers without
+    /// one, and labels for requests without such a label.
+    pub names: Vec<(Column, String)>,
     pub totals: Totals,
 }
 
 impl UsageRow {
-    /// Returns the name in `column`, if that holds one.
-    pub(crate) fn name_mut(&mut self, column: Column) -> Option<&mut Option<String>> {
-        match column {
-            Column::Day | Column::Tenant => None,
-            Column::Organisation => Some(&mut self.organisation),
-            Column::Team => Some(&mut self.team),
-            Column::Key => Some(&mut self.key),
-            Column::User => Some(&mut self.user),
-            Column::Model => Some(&mut self.model),
-            Column::Conversation => Some(&mut self.conversation),
-            Column::Agent => Some(&mut self.agent),
-            Column::Parent => Some(&mut self.parent),
-            Column::Class => Some(&mut self.class),
-        }
+    /// Returns the name in `column`, if the row is grouped by it.
+    pub fn name(&self, column: Column) -> Option<&str> {
+        let found = self.names.iter().find(|(own, _)| *own == column);
+        found.map(|(_, name)| name.as_str())
     }
 }
 
@@ -174,11 +147,11 @@ pub enum RequestEnd {
 pub(crate) struct Conditions {
     /// Each with `?` for its value, if it has one.
     sql: Vec<&'static str>,
-    pub(crate) values: Vec<SqlValue>,
+    pub(crate) values: Vec<SqlValue<'static>>,
 }
 
 impl Conditions {
-    fn add(&mut self, sql: &'static str, value: Option<SqlValue>) {
+    fn add(&mut self, sql: &'static str, value: Option<SqlValue<'static>>) {
         if let Some(value) = value {
             self.sql.push(sql);
             self.values.push(value);
@@ -187,25 +160,24 @@ impl Conditions {
 
     /// Adds a span of time. IDs begin with their timestamp, and rows are stored in ID order.
     pub(super) fn add_span(&mut self, from_ms: Option<u64>, until_ms: Option<u64>) {
-        let first_of = |moment_ms| SqlValue::from(&RequestId::first_of(moment_ms).0[..]);
+        let first_of = |moment_ms| SqlValue::from(RequestId::first_of(moment_ms).0.to_vec());
         self.add("id >= ?", from_ms.map(first_of));
         self.add("id < ?", until_ms.map(first_of));
     }
 
     pub(super) fn add_filter(&mut self, only: &Filter) {
-        let Filter { tenant, key, team, organisation, user, model, .. } = only;
-        self.add("tenant = ?", tenant.map(|tenant| SqlValue::from(&tenant.0[..])));
+        self.add("tenant = ?", only.tenant.map(|tenant| SqlValue::from(tenant.0.to_vec())));
         for (sql, name) in [
-            ("key = ?", key),
-            ("team = ?", team),
-            ("organisation = ?", organisation),
-            ("\"user\" = ?", user),
-            ("model = ?", model),
+            ("key = ?", &only.key),
+            ("team = ?", &only.team),
+            ("organisation = ?", &only.organisation),
+            ("\"user\" = ?", &only.user),
+            ("model = ?", &only.model),
             ("conversation = ?", &only.conversation),
             ("agent = ?", &only.agent),
             ("class = ?", &only.class),
         ] {
-            self.add(sql, name.clone().map(SqlValue::Text));
+            self.add(sql, name.clone().map(SqlValue::from));
         }
     }
 
@@ -275,7 +247,7 @@ impl RequestQuery {
         let mut conditions = Conditions::default();
         conditions.add_span(self.from_ms, self.until_ms);
         conditions.add_filter(&self.only);
-        conditions.add("route = ?", self.route.clone().map(SqlValue::Text));
+        conditions.add("route = ?", self.route.clone().map(SqlValue::from));
         let flags = Some(self.flags).filter(|flags| !flags.is_empty());
         if flags.is_some_and(|flags| Flags::RARE.covers(flags)) {
             // The exact expression of the partial index.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::{DAY_MS, Flags};
 use crate::Tenant;
 use crate::budget::ScopeKind;
+use crate::sql::SqlValue;
 use crate::wal::record::{IntentRecord, SettlementRecord};
 
 /// Model name for requests that no upstream accepted: callers may have invented theirs.
@@ -78,8 +79,21 @@ impl Totals {
         ]
     }
 
-    pub fn figures(mut self) -> [u64; 13] {
+    fn figures(mut self) -> [u64; 13] {
         self.figures_mut().map(|figure| *figure)
+    }
+
+    /// Returns the values of its columns, in the order of [`COUNT_COLUMNS`](super::query::COUNT_COLUMNS) and
+    /// [`SUM_COLUMNS`](super::query::SUM_COLUMNS): no larger than one addition may be.
+    pub(crate) fn values(&self) -> [SqlValue<'static>; 15] {
+        let whole = self.figures().map(stored_total);
+        let signed = [self.saved_nano_usd, self.planned_saved_nano_usd];
+        let signed = signed.map(|sum| sum.clamp(-MAX_ADDITION, MAX_ADDITION));
+        std::array::from_fn(|place| {
+            SqlValue::Number(
+                whole.get(place).copied().unwrap_or_else(|| signed[place - whole.len()]),
+            )
+        })
     }
 }
 
@@ -109,6 +123,14 @@ impl UsageKey<'_> {
             user: owned(&self.user),
             model: owned(&self.model),
         }
+    }
+
+    /// Returns the values of its columns.
+    pub(crate) fn values(&self) -> [SqlValue<'_>; 7] {
+        let Self { key, team, organisation, user, model, .. } = self;
+        let [key, team, organisation, user, model] =
+            [key, team, organisation, user, model].map(|name| SqlValue::from(&**name));
+        [self.day.into(), self.tenant[..].into(), key, team, organisation, user, model]
     }
 
     /// Returns whether the caller has no virtual key.
@@ -165,14 +187,14 @@ impl<'a> Rollup<'a> {
         intent: &IntentRecord<'a>,
         settlement: &SettlementRecord<'a>,
     ) {
-        let [key, team, organisation, user] = intent.key.unwrap_or_default().map(Cow::Borrowed);
+        let names = intent.key.clone().unwrap_or_default();
         let key = UsageKey {
             day: i64::try_from(intent.begun_ms / DAY_MS).unwrap_or(i64::MAX),
             tenant: intent.tenant,
-            key,
-            team,
-            organisation,
-            user,
+            key: names.key.into(),
+            team: names.team.into(),
+            organisation: names.organisation.into(),
+            user: names.user.into(),
             model: intent.model.into(),
         };
         let totals = Totals {
@@ -220,7 +242,7 @@ impl<'a> Rollup<'a> {
 }
 
 /// Maximum single addition: with it, the largest sum still fits the tables' integers.
-pub(crate) const MAX_ADDITION: i64 = 1 << 61;
+const MAX_ADDITION: i64 = 1 << 61;
 
 pub(crate) fn stored_total(sum: u64) -> i64 {
     i64::try_from(sum).unwrap_or(i64::MAX).min(MAX_ADDITION)

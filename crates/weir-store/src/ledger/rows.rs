@@ -43,7 +43,7 @@ impl<B: Steps> Reports for B {
              ORDER BY {order} LIMIT {limit}",
             columns = columns.join(", "),
             table = query.table(|first| {
-                values.push(SqlValue::from(&first.0[..]));
+                values.push(SqlValue::from(first.0.to_vec()));
                 format!("${}", values.len())
             }),
             conditions = conditions.to_sql(),
@@ -93,15 +93,10 @@ impl<B: Steps> Reports for B {
             );
             let first = RequestId::first_of(from_ms).0;
             let row = sql.row(&select, values![&first[..], &tenant.0[..], route])?;
-            Ok(row.map_or(0, |row| u64::try_from(sum(&row, 0)).unwrap_or(u64::MAX)))
+            Ok(row.map_or(0, |row| u64::try_from(row.sum(0)).unwrap_or(u64::MAX)))
         };
         self.select(Reads::Journal, steps).await
     }
-}
-
-/// Returns the sum whose halves are in the columns from `first` on.
-fn sum(row: &SqlRow, first: usize) -> i128 {
-    (i128::from(row.number(first)) << 32) + i128::from(row.number(first + 1))
 }
 
 /// Returns the tenant in a column. An invalid one counts as anonymous.
@@ -125,15 +120,15 @@ fn usage_row(row: &SqlRow, first: usize, by: &[Column]) -> UsageRow {
     let mut usage = UsageRow::default();
     for (index, column) in by.iter().enumerate() {
         let index = first + index;
-        match (column, usage.name_mut(*column)) {
-            (_, Some(name)) => *name = Some(row.text(index)),
-            (Column::Tenant, None) => usage.tenant = Some(tenant(row, index)),
-            (_, None) => usage.day = Some(row.figure(index)),
+        match column {
+            Column::Day => usage.day = Some(row.figure(index)),
+            Column::Tenant => usage.tenant = Some(tenant(row, index)),
+            name => usage.names.push((*name, row.text(index))),
         }
     }
     let first = first + by.len();
     let counted = std::array::from_fn(|index| row.figure(first + index));
-    let summed = std::array::from_fn(|index| sum(row, first + COUNT_COLUMNS.len() + 2 * index));
+    let summed = std::array::from_fn(|index| row.sum(first + COUNT_COLUMNS.len() + 2 * index));
     usage.totals = totals_of(counted, summed);
     usage
 }

@@ -4,17 +4,16 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_postgres::types::ToSql;
 
 use super::super::StoreError;
+use super::super::budgets::spent::{self, Dialect};
 use super::super::budgets::{Spent, SpentQuery};
-use super::super::ledger::{DAY_MS, RequestId, codec};
-use super::connection::LONG_TIMEOUT;
+use super::super::ledger::codec;
+use super::connection::{LONG_TIMEOUT, Param};
 use super::instances::LIFETIME;
 use super::leader::{Rival, Sight};
 use super::{Postgres, instances, schema};
-use crate::budget::{Measure, ScopeKind};
-use crate::sql::stored;
+use crate::sql::{SqlRow, stored};
 
 /// Name of the leader in `weir_meta`.
 const LEADER: &str = "counting";
@@ -27,60 +26,38 @@ const MAX_WAIT: Duration = Duration::from_secs(15);
 impl Postgres {
     /// Returns totals of ended requests, and open requests.
     pub(super) async fn spent_since(&self, query: SpentQuery) -> Result<Spent, StoreError> {
-        let first_day = query.from_ms.div_ceil(DAY_MS);
-        let kind = query.scope.kind;
-        let is_by_day = query.bucket_ms.is_none_or(|length_ms| length_ms % DAY_MS == 0);
-        let is_by_day = is_by_day && !kind.is_label();
-        // Buckets shorter than a day, and labels, use rows only.
-        let rows_until_ms = if is_by_day { first_day.saturating_mul(DAY_MS) } else { u64::MAX };
-        let sums_from_day = if is_by_day { first_day } else { u64::MAX };
-        let (by_day, by_row) = conditions(kind);
-        let amount = match query.measure {
-            Measure::NanoUsd => "coalesce(cost_nano_usd, 0)",
-            Measure::Tokens => "coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)",
+        let dialect = Dialect {
+            tenant: "encode(tenant, 'hex')",
+            label: "substr($1::text, strpos($1::text, '/') + 1)",
+            scope: "$1::text",
+            is_open: "id = ANY ($6)".to_owned(),
         };
-        // Whole days come from daily totals, the rest from rows. A single statement, so that totals
-        // and open requests are consistent.
+        let (ended, values) = spent::statement(&query, &dialect);
+        // A single statement, so that totals and open requests are consistent.
         let sql = format!(
-            "SELECT bucket, greatest(sum(amount), 0)::text, NULL::bytea, NULL::text FROM (
-                 SELECT (day * {DAY_MS}) / $2 * $2 AS bucket, {amount} AS amount
-                 FROM weir_usage_day WHERE day >= $3 AND {by_day}
-                 UNION ALL
-                 SELECT begun_ms / $2 * $2, {amount} FROM weir_request WHERE id >= $4 AND id < $5
-                 AND {by_row} AND NOT id = ANY ($6)
-                 UNION ALL
-                 SELECT begun_ms / $2 * $2, -({amount}) FROM weir_request WHERE id = ANY ($6)
-                 AND begun_ms >= $3 * {DAY_MS} AND {by_row}
-             ) AS amounts GROUP BY bucket
+            "SELECT ended.*, NULL::bytea, NULL::text FROM ({ended}) AS ended
              UNION ALL
-             SELECT begun_ms, '0', i.id, facts FROM weir_intent i WHERE begun_ms >= $7
+             SELECT begun_ms, 0, 0, i.id, facts FROM weir_intent i WHERE begun_ms >= $7
              AND NOT EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)
              ORDER BY 1"
         );
         self.read(move |shared| async move {
             let connection = shared.pool.long_lease().await?;
-            let length = stored(query.bucket_ms.unwrap_or(u64::MAX));
-            let from_day = stored(sums_from_day.min(u64::MAX / DAY_MS / 4));
-            let (first, until) =
-                (RequestId::first_of(query.from_ms).0, RequestId::first_of(rows_until_ms).0);
             let open: Vec<&[u8]> = query.open.iter().map(|id| &id.0[..]).collect();
-            let (first, until) = (&first[..], &until[..]);
             let from_ms = stored(query.from_ms);
-            let params: [&(dyn ToSql + Sync); 7] =
-                [&query.scope.name, &length, &from_day, &first, &until, &open, &from_ms];
+            let mut params: Vec<Param<'_>> =
+                values.iter().map(|value| value as Param<'_>).collect();
+            params.extend([&open as Param<'_>, &from_ms]);
             let rows = connection.rows_within(LONG_TIMEOUT, &sql, &params).await?;
             let mut spent = Spent::default();
-            for row in &rows {
-                let moment_ms = row.get::<_, i64>(0);
-                if let Some(id) = row.get::<_, Option<&[u8]>>(2) {
-                    let json = row.get::<_, Option<&str>>(3).unwrap_or_default();
-                    let id = id.try_into().unwrap_or_default();
-                    spent.open.push(codec::intent(id, moment_ms, json.as_bytes()));
-                    continue;
+            for row in rows.iter().map(SqlRow::from) {
+                match row.bytes(3).try_into() {
+                    Ok(id) => {
+                        let facts = row.text(4);
+                        spent.open.push(codec::intent(id, row.number(0), facts.as_bytes()));
+                    }
+                    Err(_) => spent.ended.push(spent::bucket(&row)),
                 }
-                let amount: i128 = row.get::<_, &str>(1).parse().unwrap_or(0);
-                let bucket_ms = u64::try_from(moment_ms).unwrap_or(0);
-                spent.ended.push((bucket_ms, u64::try_from(amount).unwrap_or(u64::MAX)));
             }
             Ok(spent)
         })
@@ -167,19 +144,4 @@ impl Postgres {
         })
         .await
     }
-}
-
-/// Returns the conditions of a scope on daily totals and on rows, with its name as the first value.
-fn conditions(kind: ScopeKind) -> (String, String) {
-    let column = match kind {
-        ScopeKind::All => "$1::text".to_owned(),
-        kind => format!("\"{}\"", kind.word()),
-    };
-    if !kind.is_label() {
-        return (format!("{column} = $1"), format!("coalesce({column}, '') = $1"));
-    }
-    // An index finds the label; then its caller is compared.
-    let owner = "coalesce(nullif(key, ''), encode(tenant, 'hex'))";
-    let label = format!("{column} = substr($1::text, strpos($1::text, '/') + 1)");
-    ("$1::text IS NULL".to_owned(), format!("{label} AND {owner} || '/' || {column} = $1"))
 }

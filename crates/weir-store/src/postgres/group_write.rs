@@ -2,6 +2,7 @@
 //! its totals form one transaction, so each request counts once, for any settler. Statements are
 //! pipelined. All writers lock rows in the same order, which prevents deadlocks.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
 
@@ -14,7 +15,7 @@ use super::super::ledger::rollup::{
     MAX_LEARNED_MODELS, MAX_ROWS_A_TENANT_DAY, Rollup, Totals, UsageKey, stored_total,
 };
 use super::super::wal::record::{self, IntentRecord, Record, Remainder, SettlementRecord};
-use super::columns::{OutputColumns, RequestColumns, TotalsColumns, UsageKeyColumns};
+use super::columns::Columns;
 use super::connection::{Connection, Param, ServerFailure};
 
 const OPEN: &str = "INSERT INTO weir_intent (id, instance, begun_ms, facts)
@@ -255,10 +256,11 @@ async fn settle_new(
     all: &Rollup<'_>,
 ) -> Result<HashSet<[u8; 16]>, ServerFailure> {
     let new: HashSet<[u8; 16]> = settled.iter().map(|(intent, _)| intent.id.0).collect();
-    let requests = RequestColumns::new(settled);
-    let (totals, learned) = (TotalsColumns::new(&all.usage), OutputColumns::new(&all.outputs));
+    let (requests, totals, learned) =
+        (requests(settled), totals(&all.usage), learned(&all.outputs));
     let count = stored_total(new.len() as u64);
-    let params = [requests.params(), totals.params(), learned.params(), vec![&count]].concat();
+    let totals = totals.each_ref().map(Columns::params).concat();
+    let params = [requests.params(), totals, learned.params(), vec![&count]].concat();
     connection.execute(&SETTLE, &params).await?;
     Ok(new)
 }
@@ -270,14 +272,13 @@ async fn settle_in_steps(
     settled: &[(&IntentRecord<'_>, &SettlementRecord<'_>)],
     all: &Rollup<'_>,
 ) -> Result<HashSet<[u8; 16]>, ServerFailure> {
-    let requests = RequestColumns::new(settled);
-    let candidates = UsageKeyColumns::new(all.usage.keys());
+    let requests = requests(settled);
+    let candidates = Columns::new(all.usage.keys().map(UsageKey::values));
     let (rows_given, places_given) = (requests.params(), candidates.params());
-    let ids: [Param<'_>; 1] = [&requests.ids];
     let ((), inserted, _, known) = tokio::try_join!(
         connection.begin(),
         connection.rows(&INSERT, &rows_given),
-        connection.execute(FORGET, &ids),
+        connection.execute(FORGET, &rows_given[..1]),
         connection.rows(&KNOWN, &places_given),
     )?;
     let new: HashSet<[u8; 16]> =
@@ -297,8 +298,9 @@ async fn settle_in_steps(
         .collect();
     let Rollup { usage, outputs } = rollup_of(settled, |id| new.contains(id));
     let bounded = bound(connection, &mut usage_cache.rows_of_day, &known, usage).await?;
-    let (totals, learned) = (TotalsColumns::new(&bounded), OutputColumns::new(&outputs));
-    let (totals_given, learned_given) = (totals.params(), learned.params());
+    let (totals, learned) = (totals(&bounded), learned(&outputs));
+    let totals_given = totals.each_ref().map(Columns::params).concat();
+    let learned_given = learned.params();
     tokio::try_join!(
         connection.execute(&ADD, &totals_given),
         connection.execute(&LEARN, &learned_given),
@@ -306,6 +308,23 @@ async fn settle_in_steps(
     )?;
     bounded.keys().for_each(|key| usage_cache.note(key));
     Ok(new)
+}
+
+fn requests<'a>(settled: &[(&'a IntentRecord<'_>, &'a SettlementRecord<'_>)]) -> Columns<'a> {
+    Columns::new(settled.iter().map(|(intent, ended)| codec::request_values(intent, ended)))
+}
+
+/// Returns the rows of daily usage in which requests count, and the additions to each.
+fn totals<'a>(usage: &'a BTreeMap<UsageKey<'_>, Totals>) -> [Columns<'a>; 2] {
+    let keys = Columns::new(usage.keys().map(UsageKey::values));
+    [keys, Columns::new(usage.values().map(Totals::values))]
+}
+
+/// Returns output sizes by model.
+fn learned<'a>(outputs: &'a BTreeMap<Cow<'_, str>, (u64, u64)>) -> Columns<'a> {
+    Columns::new(outputs.iter().map(|(model, (answers, tokens))| {
+        [(&**model).into(), stored_total(*answers).into(), stored_total(*tokens).into()]
+    }))
 }
 
 /// Adds up some of the requests, each id once.

@@ -36,6 +36,8 @@ use pool::Pool;
 use replica::Replicas;
 use watch::ChangeCount;
 
+use crate::secret::random;
+
 /// How long opening retries an unreachable server, which may be starting.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts.
@@ -162,14 +164,11 @@ async fn open(address: Address, runtime: &Handle) -> Result<Arc<ServerState>, Op
     };
     let prepared = schema::prepare(&connection).await?;
     pool.set_schema(prepared.schema);
-    let mut instance = [0; 16];
-    getrandom::fill(&mut instance)
-        .map_err(|error| OpenError::System { message: format!("no random bytes: {error}") })?;
     let (queues, receivers) = Queues::new();
     let shared = Arc::new(ServerState {
         pool,
         secret: prepared.secret,
-        instance,
+        instance: random()?,
         is_registered: AtomicBool::new(false),
         is_watched: AtomicBool::new(false),
         keys: ChangeCount::default(),

@@ -3,6 +3,7 @@
 
 use super::super::{OpenError, SECRET_BYTES};
 use super::connection::{Connection, LONG_TIMEOUT, ServerFailure};
+use crate::secret::random;
 
 /// Migrations between versions; the first starts from an empty schema.
 const MIGRATIONS: &[&str] = &[
@@ -88,9 +89,7 @@ async fn secret(connection: &Connection) -> Result<[u8; SECRET_BYTES], OpenError
         let message = "the secret in weir_meta was not written by weir".to_owned();
         return found.try_into().map_err(|_| OpenError::Unusable { message });
     }
-    let mut secret = [0; SECRET_BYTES];
-    getrandom::fill(&mut secret)
-        .map_err(|error| OpenError::System { message: format!("no random bytes: {error}") })?;
+    let secret = random()?;
     put(connection, "secret", &secret).await?;
     Ok(secret)
 }

@@ -63,7 +63,7 @@ impl OnServer<'_> {
 }
 
 impl Sql for OnServer<'_> {
-    fn rows(&self, sql: &str, values: &[SqlValue]) -> Result<Vec<SqlRow>, StoreError> {
+    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, StoreError> {
         let params: Vec<Param<'_>> = values.iter().map(|value| value as Param<'_>).collect();
         let rows = match self.is_long {
             true => self.wait(self.connection.rows_within(LONG_TIMEOUT, sql, &params)),
@@ -72,7 +72,7 @@ impl Sql for OnServer<'_> {
         Ok(rows?.iter().map(SqlRow::from).collect())
     }
 
-    fn execute(&self, sql: &str, values: &[SqlValue]) -> Result<u64, StoreError> {
+    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<u64, StoreError> {
         let params: Vec<Param<'_>> = values.iter().map(|value| value as Param<'_>).collect();
         self.wait(self.connection.execute(sql, &params))
     }
@@ -153,7 +153,7 @@ async fn on_server<T: Send + 'static>(
     done.await.map_err(|_| StoreError::Closed)?
 }
 
-impl ToSql for SqlValue {
+impl ToSql for SqlValue<'_> {
     fn to_sql(
         &self,
         of: &Type,
@@ -163,7 +163,7 @@ impl ToSql for SqlValue {
             Self::Null => Ok(IsNull::Yes),
             Self::Flag(flag) => flag.to_sql(of, out),
             Self::Number(number) => number.to_sql(of, out),
-            Self::Bytes(bytes) => bytes.to_sql(of, out),
+            Self::Bytes(bytes) => bytes.as_ref().to_sql(of, out),
             Self::Text(text) => text.to_sql(of, out),
         }
     }
@@ -181,8 +181,8 @@ impl From<&Row> for SqlRow {
             Type::BOOL => row.get::<_, Option<bool>>(column).into(),
             Type::INT4 => row.get::<_, Option<i32>>(column).map(i64::from).into(),
             Type::INT8 => row.get::<_, Option<i64>>(column).into(),
-            Type::BYTEA => row.get::<_, Option<&[u8]>>(column).into(),
-            Type::TEXT => row.get::<_, Option<&str>>(column).into(),
+            Type::BYTEA => row.get::<_, Option<Vec<u8>>>(column).into(),
+            Type::TEXT => row.get::<_, Option<String>>(column).into(),
             // Of functions that return nothing.
             _ => SqlValue::Null,
         };

@@ -14,6 +14,7 @@ use super::super::StoreError;
 use super::super::redis::Redis;
 use super::{Limits, Refused};
 use crate::budget::rate::{Left, TooMany};
+use crate::secret::{self, hex};
 
 /// Above any limit, and exact in script arithmetic.
 const MOST: u64 = 100_000_000_000;
@@ -207,8 +208,5 @@ fn left(reply: &[String], per_minute: u64) -> Option<Left> {
 
 /// Creates a unique name for a place.
 fn random() -> Result<String, StoreError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| StoreError::Failed(format!("no random bytes: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&secret::random::<16>()?))
 }

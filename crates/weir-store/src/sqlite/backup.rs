@@ -2,7 +2,7 @@
 //! any log are open in the copy.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use rusqlite::Connection;
 
 use super::rows;
 use crate::StoreError;
+use crate::files::{beside, private};
 use crate::ledger::RequestId;
 use crate::wal::checkpoint;
 use crate::wal::instances::{Instance, SegmentFile};
@@ -28,9 +29,7 @@ pub(super) fn write(
     if fs::symlink_metadata(path).is_ok() {
         return Err(failed(io::ErrorKind::AlreadyExists.into()));
     }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    let partial = Path::new(&name);
+    let partial = &beside(path, ".partial");
     // Read before the snapshot: a request that ends in between is open in the copy, or has its row.
     let open = open_requests(instance);
     let copied = copy(connection, partial)
@@ -70,14 +69,7 @@ fn complete(partial: &Path, open: &Open) -> Result<(), StoreError> {
 
 fn copy(connection: &Connection, partial: &Path) -> Result<(), StoreError> {
     let failed = |error: io::Error| StoreError::Failed(format!("{}: {error}", partial.display()));
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
-    let file = options.open(partial).map_err(failed)?;
+    let file = private().create(true).truncate(true).open(partial).map_err(failed)?;
     let Some(name) = partial.to_str() else {
         return Err(failed(io::Error::other("the name is not UTF-8")));
     };

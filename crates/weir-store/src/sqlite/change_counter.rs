@@ -2,13 +2,15 @@
 //! bytes in a file next to the store. The store's own count is authoritative. The file is never
 //! behind for long, and a reader that finds it missing or different asks the store.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::files::{beside, private};
 
 /// Suffix of the file's name, after the store's.
 const SUFFIX: &str = ".keys";
@@ -56,11 +58,7 @@ impl ChangeCounter {
     pub(crate) fn new(path: Option<&Path>) -> Self {
         Self(Arc::new(match path {
             None => Place::Memory(AtomicU64::new(0)),
-            Some(path) => {
-                let mut name = path.as_os_str().to_owned();
-                name.push(SUFFIX);
-                Place::File { path: name.into(), file: RwLock::new(None) }
-            }
+            Some(path) => Place::File { path: beside(path, SUFFIX), file: RwLock::new(None) },
         }))
     }
 
@@ -119,15 +117,8 @@ impl ChangeCounter {
 }
 
 fn write_to(path: &Path, count: u64) -> io::Result<()> {
-    let mut options = OpenOptions::new();
     // Written in place: readers with an open handle continue to use it.
-    options.write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
-    let file = options.open(path)?;
+    let file = private().create(true).truncate(false).open(path)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::{FileExt, PermissionsExt};

@@ -1,9 +1,10 @@
 //! Rows of requests: one per ended request, and intents of requests whose log is gone.
 
-use rusqlite::{Connection, params};
+use std::sync::LazyLock;
 
-use crate::ledger::codec::{self, stored_ms};
-use crate::ledger::text::signed_figure;
+use rusqlite::{Connection, params, params_from_iter};
+
+use crate::ledger::codec;
 use crate::ledger::{Intent, RequestId};
 use crate::wal::instances::Instance;
 use crate::wal::record::{IntentRecord, SettlementRecord};
@@ -43,70 +44,19 @@ pub(crate) fn release(connection: &Connection, id: RequestId) -> rusqlite::Resul
     Ok(())
 }
 
+static INSERT: LazyLock<String> = LazyLock::new(|| {
+    let places: Vec<String> = (1..=33).map(|place| format!("?{place}")).collect();
+    format!("INSERT OR IGNORE INTO request VALUES ({})", places.join(", "))
+});
+
 /// Inserts the row of an ended request; `false` if it exists.
 pub(crate) fn insert(
     connection: &Connection,
     intent: &IntentRecord<'_>,
     settlement: &SettlementRecord<'_>,
 ) -> rusqlite::Result<bool> {
-    let [key, team, organisation, user] = match intent.key {
-        Some(names) => names.map(Some),
-        None => [None; 4],
-    };
-    let [conversation, agent, parent, class] = intent.labels;
-    let figure = |number: Option<u64>| number.map(stored_ms);
-    let [
-        received_tokens,
-        sent_tokens,
-        prompt_tokens,
-        completion_tokens,
-        cached_tokens,
-        cache_write_tokens,
-        reasoning_tokens,
-        cost_nano_usd,
-        saved_nano_usd,
-    ] = codec::figures(intent, settlement);
-    let inserted = connection
-        .prepare_cached(
-            "INSERT OR IGNORE INTO request VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
-             ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,
-             ?29, ?30, ?31, ?32, ?33)",
-        )?
-        .execute(params![
-            intent.id.0,
-            stored_ms(intent.begun_ms),
-            intent.tenant,
-            key,
-            team,
-            organisation,
-            user,
-            intent.route,
-            intent.model,
-            intent.upstream,
-            intent.stream,
-            settlement.status,
-            settlement.outcome,
-            intent.action,
-            intent.zone,
-            received_tokens,
-            sent_tokens,
-            prompt_tokens,
-            completion_tokens,
-            cached_tokens,
-            cache_write_tokens,
-            reasoning_tokens,
-            cost_nano_usd,
-            saved_nano_usd,
-            settlement.flags.0,
-            figure(intent.plan_ms),
-            figure(settlement.first_byte_ms),
-            figure(settlement.total_ms),
-            conversation,
-            agent,
-            parent,
-            class,
-            signed_figure(settlement.planned_saved_nano_usd),
-        ])?;
+    let values = codec::request_values(intent, settlement);
+    let inserted = connection.prepare_cached(&INSERT)?.execute(params_from_iter(&values))?;
     Ok(inserted > 0)
 }
 

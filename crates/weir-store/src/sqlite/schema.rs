@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
+use crate::secret::random;
 use crate::{OpenError, SECRET_BYTES};
 
 /// Identifies weir's files: "weir" in ASCII.
@@ -102,9 +103,7 @@ fn secret(connection: &Connection) -> Result<[u8; SECRET_BYTES], OpenError> {
     if let Some(secret) = found {
         return Ok(secret);
     }
-    let mut secret = [0; SECRET_BYTES];
-    getrandom::fill(&mut secret)
-        .map_err(|error| OpenError::System { message: format!("no random bytes: {error}") })?;
+    let secret = random()?;
     connection.execute("INSERT INTO meta VALUES ('secret', ?1)", [secret])?;
     Ok(secret)
 }

@@ -18,18 +18,13 @@ pub(super) struct OnConnection<'a> {
 }
 
 impl Sql for OnConnection<'_> {
-    fn rows(&self, sql: &str, values: &[SqlValue]) -> Result<Vec<SqlRow>, StoreError> {
+    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, StoreError> {
         let mut statement = self.connection.prepare_cached(&own(sql))?;
-        let columns = statement.column_count();
-        let row = |row: &rusqlite::Row<'_>| {
-            let values = (0..columns).map(|column| row.get_ref(column).map(SqlValue::from));
-            values.collect::<rusqlite::Result<_>>().map(SqlRow)
-        };
-        let rows = statement.query_map(params_from_iter(values), row)?;
+        let rows = statement.query_map(params_from_iter(values), sql_row)?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    fn execute(&self, sql: &str, values: &[SqlValue]) -> Result<u64, StoreError> {
+    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<u64, StoreError> {
         let mut statement = self.connection.prepare_cached(&own(sql))?;
         Ok(statement.execute(params_from_iter(values))? as u64)
     }
@@ -51,8 +46,14 @@ impl Sql for OnConnection<'_> {
     }
 }
 
+pub(super) fn sql_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<SqlRow> {
+    let columns = 0..row.as_ref().column_count();
+    let values = columns.map(|column| row.get_ref(column).map(SqlValue::from));
+    values.collect::<rusqlite::Result<_>>().map(SqlRow)
+}
+
 /// Returns a statement as SQLite reads it.
-fn own(sql: &str) -> String {
+pub(super) fn own(sql: &str) -> String {
     sql.replace("weir_", "").replace('$', "?")
 }
 
@@ -88,7 +89,7 @@ impl Steps for Sqlite {
     }
 }
 
-impl ToSql for SqlValue {
+impl ToSql for SqlValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Null => ValueRef::Null,
@@ -100,14 +101,14 @@ impl ToSql for SqlValue {
     }
 }
 
-impl From<ValueRef<'_>> for SqlValue {
+impl From<ValueRef<'_>> for SqlValue<'static> {
     fn from(value: ValueRef<'_>) -> Self {
         match value {
             ValueRef::Null => Self::Null,
             ValueRef::Integer(number) => Self::Number(number),
             ValueRef::Real(number) => Self::Number(number as i64),
-            ValueRef::Text(text) => Self::Text(String::from_utf8_lossy(text).into_owned()),
-            ValueRef::Blob(bytes) => Self::Bytes(bytes.to_vec()),
+            ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned().into(),
+            ValueRef::Blob(bytes) => bytes.to_vec().into(),
         }
     }
 }

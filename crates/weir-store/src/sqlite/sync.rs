@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::readers;
 use super::writer::WriterState;
-use crate::files::sync_folder;
+use crate::files::{beside, sync_folder};
 use crate::wal::Session;
 use crate::{OpenError, StoreError};
 
@@ -110,10 +110,8 @@ fn sync_log(path: &Path) -> io::Result<()> {
 }
 
 /// Returns the path of SQLite's WAL.
-fn log_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    name.into()
+pub(super) fn log_path(path: &Path) -> PathBuf {
+    beside(path, "-wal")
 }
 
 fn run(mut syncer: Syncer, state: &State, interval: Duration) {

@@ -4,12 +4,13 @@
 //! left for later still have their intent.
 
 use std::borrow::Cow;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, params, params_from_iter};
 
+use crate::ledger::query::{COUNT_COLUMNS, SUM_COLUMNS};
 use crate::ledger::rollup::{
-    MAX_ADDITION, MAX_LEARNED_MODELS, MAX_ROWS_A_TENANT_DAY, Rollup, Totals, UsageKey, stored_total,
+    MAX_LEARNED_MODELS, MAX_ROWS_A_TENANT_DAY, Rollup, Totals, UsageKey, stored_total,
 };
 use crate::ledger::text::from_stored;
 use crate::ledger::{DAY_MS, Flags};
@@ -133,20 +134,9 @@ fn add(
     if update(connection, &key, totals)? {
         return Ok(());
     }
-    connection
-        .prepare_cached(
-            "INSERT INTO usage_day VALUES
-             (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
-        )?
-        .execute(params![
-            key.day,
-            key.tenant,
-            key.key,
-            key.team,
-            key.organisation,
-            key.user,
-            key.model
-        ])?;
+    let insert = "INSERT INTO usage_day VALUES
+                  (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)";
+    connection.prepare_cached(insert)?.execute(params_from_iter(&key.values()))?;
     update(connection, &key, totals)?;
     Ok(())
 }
@@ -183,59 +173,22 @@ fn bound(
     Ok(())
 }
 
-/// Adds to an existing row at `place`; returns whether it exists. No sum grows beyond one that
-/// still allows an addition.
+/// Adds to the row of a key. No sum grows beyond one that still allows an addition.
+static UPDATE: LazyLock<String> = LazyLock::new(|| {
+    let columns = COUNT_COLUMNS.iter().chain(&SUM_COLUMNS).zip(8..);
+    let sums = columns
+        .map(|(name, place)| format!("{name} = max(min({name} + ?{place}, 1 << 62), -(1 << 62))"));
+    format!(
+        "UPDATE usage_day SET {} WHERE day = ?1 AND tenant = ?2 AND key = ?3 AND team = ?4
+         AND organisation = ?5 AND user = ?6 AND model = ?7",
+        sums.collect::<Vec<_>>().join(", ")
+    )
+});
+
+/// Adds to an existing row; returns whether it exists.
 fn update(connection: &Connection, key: &UsageKey<'_>, totals: &Totals) -> rusqlite::Result<bool> {
-    let [requests, failed, estimated, partly_priced, unpriced, figures @ ..] =
-        totals.figures().map(stored_total);
-    let [received, sent, prompt, completion, cached, cache_write, reasoning, cost] = figures;
-    let changed = connection
-        .prepare_cached(
-            "UPDATE usage_day SET
-             requests = requests + ?8,
-             failed = failed + ?9,
-             estimated = estimated + ?10,
-             partly_priced = partly_priced + ?11,
-             unpriced = unpriced + ?12,
-             received_tokens = min(received_tokens + ?13, 1 << 62),
-             sent_tokens = min(sent_tokens + ?14, 1 << 62),
-             prompt_tokens = min(prompt_tokens + ?15, 1 << 62),
-             completion_tokens = min(completion_tokens + ?16, 1 << 62),
-             cached_tokens = min(cached_tokens + ?17, 1 << 62),
-             cache_write_tokens = min(cache_write_tokens + ?18, 1 << 62),
-             reasoning_tokens = min(reasoning_tokens + ?19, 1 << 62),
-             cost_nano_usd = min(cost_nano_usd + ?20, 1 << 62),
-             saved_nano_usd = max(min(saved_nano_usd + ?21, 1 << 62), -(1 << 62)),
-             planned_saved_nano_usd =
-                 max(min(planned_saved_nano_usd + ?22, 1 << 62), -(1 << 62))
-             WHERE day = ?1 AND tenant = ?2 AND key = ?3 AND team = ?4 AND organisation = ?5
-             AND user = ?6 AND model = ?7",
-        )?
-        .execute(params![
-            key.day,
-            key.tenant,
-            key.key,
-            key.team,
-            key.organisation,
-            key.user,
-            key.model,
-            requests,
-            failed,
-            estimated,
-            partly_priced,
-            unpriced,
-            received,
-            sent,
-            prompt,
-            completion,
-            cached,
-            cache_write,
-            reasoning,
-            cost,
-            totals.saved_nano_usd.clamp(-MAX_ADDITION, MAX_ADDITION),
-            totals.planned_saved_nano_usd.clamp(-MAX_ADDITION, MAX_ADDITION),
-        ])?;
-    Ok(changed > 0)
+    let values = key.values().into_iter().chain(totals.values());
+    Ok(connection.prepare_cached(&UPDATE)?.execute(params_from_iter(values))? > 0)
 }
 
 /// Updates a model's typical output size with `answers` that took `tokens` in total. Old answers

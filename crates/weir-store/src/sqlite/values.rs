@@ -21,11 +21,9 @@ const DELETED_AT_ONCE: i64 = 1000;
 
 /// Returns the size of a file and of SQLite's own log next to it.
 fn size_bytes(path: &Path) -> u64 {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
     // A file that cannot be examined counts as empty.
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
-    size(path) + size(Path::new(&log))
+    size(path) + size(&sync::log_path(path))
 }
 
 #[async_trait]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::OnceCell;
 
+use crate::files::{beside, create_folder};
+use crate::secret::{hex, random};
 use crate::{OpenError, StoreError};
 
 /// Extension of lock files.
@@ -55,15 +57,8 @@ pub(crate) struct Instance {
 impl Instance {
     /// Creates an instance for the store in the file at `path`, or in memory. Creates no file yet.
     pub(crate) fn new(path: Option<&Path>) -> Result<Self, OpenError> {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id)
-            .map_err(|error| OpenError::System { message: format!("no random bytes: {error}") })?;
-        let folder = path.map(|path| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".instances");
-            name.into()
-        });
-        Ok(Self { id, folder, lock: OnceCell::new() })
+        let folder = path.map(|path| beside(path, ".instances"));
+        Ok(Self { id: random()?, folder, lock: OnceCell::new() })
     }
 
     pub(crate) fn id(&self) -> [u8; 16] {
@@ -117,14 +112,7 @@ struct Lock {
 
 impl Lock {
     fn create(folder: &Path, name: &str) -> io::Result<Self> {
-        let mut folders = fs::DirBuilder::new();
-        folders.recursive(true);
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::DirBuilderExt;
-            folders.mode(0o700);
-        }
-        folders.create(folder)?;
+        create_folder(folder)?;
         // It gets its final name only after it is locked.
         let (new, path) = (folder.join(name).with_extension("new"), folder.join(name));
         let file = File::create_new(&new)?;
@@ -146,11 +134,7 @@ impl Drop for Lock {
 }
 
 fn file_name(id: &[u8]) -> String {
-    format!("{}.{LOCK_EXTENSION}", hex(id))
-}
-
-fn hex(id: &[u8]) -> String {
-    id.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    format!("{}.{LOCK_EXTENSION}", hex(&id[..id.len().min(16)]))
 }
 
 /// Returns whether no process holds the file's lock. If that is unknown, it counts as held:

@@ -2,6 +2,7 @@
 //! kill or a power loss is detected. Texts and figures are sanitised here, before they are written
 //! anywhere. No I/O.
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ledger::text::{figure, from_stored, sanitise, signed_figure};
@@ -156,30 +157,43 @@ pub(crate) enum Record<'a> {
     Released(RequestId),
 }
 
-/// An intent in the log.
-#[derive(Debug)]
-pub(crate) struct IntentRecord<'a> {
+/// An intent in the log, or in the column `facts` of its row, which has the rest in columns.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, bound(deserialize = "Text: Deserialize<'de> + Default"))]
+pub(crate) struct IntentFacts<Text> {
+    #[serde(skip)]
     pub id: RequestId,
+    #[serde(skip)]
     pub begun_ms: u64,
     pub tenant: [u8; 16],
-    /// A virtual key's id, team, organisation and user.
-    pub key: Option<[&'a str; 4]>,
-    pub route: &'a str,
-    pub model: &'a str,
-    pub upstream: &'a str,
-    pub action: &'a str,
-    pub zone: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyNames<Text>>,
+    pub route: Text,
+    pub model: Text,
+    pub upstream: Text,
+    pub action: Text,
+    pub zone: Text,
     pub stream: bool,
     pub received_tokens: Option<u64>,
     pub sent_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     pub plan_ms: Option<u64>,
     /// Only in opening records, and not in those of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_nano_usd: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_tokens: Option<u64>,
     /// Conversation, agent, parent and class.
-    pub labels: [Option<&'a str>; 4],
+    #[serde(skip_serializing_if = "is_unlabelled")]
+    pub labels: [Option<Text>; 4],
 }
+
+fn is_unlabelled<Text>(labels: &[Option<Text>; 4]) -> bool {
+    labels.iter().all(Option::is_none)
+}
+
+/// An intent in the log.
+pub(crate) type IntentRecord<'a> = IntentFacts<&'a str>;
 
 /// A settlement in the log.
 pub(crate) type SettlementRecord<'a> = Settlement<&'a str>;
@@ -296,7 +310,12 @@ impl<'a> Decoder<'a> {
         let tenant = self.bytes16()?;
         let key = match self.byte()? {
             0 => None,
-            _ => Some([self.text()?, self.text()?, self.text()?, self.text()?]),
+            _ => Some(KeyNames {
+                key: self.text()?,
+                team: self.text()?,
+                organisation: self.text()?,
+                user: self.text()?,
+            }),
         };
         Some(IntentRecord {
             id,
@@ -497,7 +516,10 @@ mod tests {
                 panic!("{found:?}")
             };
             assert_eq!((facts.id, facts.begun_ms), (intent.id, 1 << 53));
-            assert_eq!((facts.tenant, facts.key, facts.labels), ([7; 16], key, labels));
+            let [key, team, organisation, user] = key.unwrap_or_default();
+            let names = KeyNames { key, team, organisation, user };
+            assert_eq!(facts.key.unwrap_or_default(), names);
+            assert_eq!((facts.tenant, facts.labels), ([7; 16], labels));
             assert_eq!((facts.route, facts.model), ("/v1/\u{fffd}chat", "ünïcödé 模型"));
             assert_eq!((facts.action.len(), facts.zone, facts.stream), (200, "green", true));
             assert_eq!((facts.received_tokens, facts.sent_tokens), (Some(0), None));

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::super::super::StoreError;
 use super::scripts::GENERATION;
 use super::{MAX_TRIES, RedisCounters};
+use crate::secret::{self, hex};
 
 impl RedisCounters {
     /// Reads the generation from Redis, or starts one if there is none.
@@ -84,10 +85,7 @@ pub(super) fn is_stale(reply: &[String]) -> bool {
 
 /// Creates a unique random text.
 pub(super) fn random() -> Result<String, StoreError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| StoreError::Failed(format!("no random bytes: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&secret::random::<16>()?))
 }
 
 pub(super) fn unexpected_reply() -> StoreError {
