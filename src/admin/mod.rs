@@ -17,7 +17,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +34,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::tz::TimeZone;
+use parking_lot::{Mutex, RwLock};
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -135,7 +136,7 @@ pub struct AdminRenewal {
 impl AdminRenewal {
     /// Shows other facts in the status.
     pub fn note(&self, change: impl FnOnce(&mut InForce)) {
-        change(&mut self.shared.in_force.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.shared.in_force.write());
     }
 
     /// Prepares `config` for new requests and its certificate for new connections. Nothing changes
@@ -148,7 +149,7 @@ impl AdminRenewal {
             if let Some((tls, new)) = tls {
                 tls.replace(new);
             }
-            *shared.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+            *shared.rules.write() = rules;
         })
     }
 }
@@ -258,14 +259,10 @@ struct OpenConnection {
 struct Peers(Arc<Mutex<Vec<Arc<OpenConnection>>>>);
 
 impl Peers {
-    fn all(&self) -> MutexGuard<'_, Vec<Arc<OpenConnection>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lets the oldest connection without a request leave, of one address or of all, so that nobody locks
     /// others out by keeping connections. Returns whether there was one.
     fn release(&self, peer: Option<IpAddr>) -> bool {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let is_idle = |own: &Arc<OpenConnection>| {
             peer.is_none_or(|peer| own.peer == peer) && !own.is_busy.load(Ordering::Acquire)
         };
@@ -284,20 +281,20 @@ struct AddressShare {
 impl AddressShare {
     /// Counts a connection of `peer`; `None` if it has enough, all with requests.
     fn of(peers: &Peers, peer: IpAddr) -> Option<Self> {
-        let own = peers.all().iter().filter(|own| own.peer == peer).count();
+        let own = peers.0.lock().iter().filter(|own| own.peer == peer).count();
         if own >= MAX_CONNECTIONS_OF_ADDRESS && !peers.release(Some(peer)) {
             return None;
         }
         let open = OpenConnection { peer, is_busy: AtomicBool::new(false), leaves: Notify::new() };
         let open = Arc::new(open);
-        peers.all().push(Arc::clone(&open));
+        peers.0.lock().push(Arc::clone(&open));
         Some(Self { peers: peers.clone(), open })
     }
 }
 
 impl Drop for AddressShare {
     fn drop(&mut self) {
-        self.peers.all().retain(|own| !Arc::ptr_eq(own, &self.open));
+        self.peers.0.lock().retain(|own| !Arc::ptr_eq(own, &self.open));
     }
 }
 
@@ -520,7 +517,7 @@ impl AdminState {
 
     /// Returns the rules for new requests.
     fn rules(&self) -> Arc<Rules> {
-        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.rules.read())
     }
 }
 

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -12,6 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use blake3::Hash;
 use http::HeaderMap;
 use http::header::COOKIE;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Maximum number of sessions; a further login ends the one that was idle longest.
@@ -91,7 +91,7 @@ impl Sessions {
             return LoginAttempt::Granted;
         }
         let place = network(address);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let ended =
             |failures: &Failures| now.saturating_duration_since(failures.since) >= FAILURE_WINDOW;
         state.failures.retain(|_, failures| !ended(failures));
@@ -110,7 +110,7 @@ impl Sessions {
     /// Starts a session; returns the `Set-Cookie` header that gives it to the browser.
     pub(super) fn begin(&self, now: Instant) -> io::Result<String> {
         let (secret, hash) = random()?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.sessions.retain(|_, session| !session.is_over(now));
         if state.sessions.len() >= MAX_SESSIONS {
             let oldest = state.sessions.iter().min_by_key(|(_, session)| session.seen);
@@ -124,7 +124,7 @@ impl Sessions {
 
     /// Returns whether a request belongs to a session, and prolongs it.
     pub(super) fn is_of_one(&self, headers: &HeaderMap, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.hashes(headers).any(|hash| {
             let Some(session) = state.sessions.get_mut(&hash) else { return false };
             if session.is_over(now) {
@@ -138,7 +138,7 @@ impl Sessions {
 
     /// Ends the session of a request; returns the `Set-Cookie` header that removes its cookie.
     pub(super) fn end(&self, headers: &HeaderMap) -> String {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for hash in self.hashes(headers) {
             state.sessions.remove(&hash);
         }
@@ -148,7 +148,7 @@ impl Sessions {
     /// Creates a code that logs in once.
     pub(super) fn code(&self, now: Instant) -> io::Result<String> {
         let (secret, hash) = random()?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.codes.retain(|_, end| now < *end);
         if state.codes.len() >= MAX_CODES {
             let oldest = state.codes.iter().min_by_key(|(_, end)| **end);
@@ -162,7 +162,7 @@ impl Sessions {
 
     /// Uses up a code; returns whether it was valid.
     pub(super) fn redeem(&self, code: &str, now: Instant) -> bool {
-        let end = self.state().codes.remove(&blake3::hash(code.as_bytes()));
+        let end = self.state.lock().codes.remove(&blake3::hash(code.as_bytes()));
         end.is_some_and(|end| now < end)
     }
 
@@ -182,10 +182,6 @@ impl Sessions {
             cookies.flat_map(|text| text.split(';')).filter_map(|pair| pair.split_once('='));
         let own = pairs.filter(|(name, _)| name.trim() == self.cookie);
         own.take(MAX_COOKIES).map(|(_, value)| blake3::hash(value.trim().as_bytes()))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -244,7 +240,7 @@ mod tests {
         assert!(sessions.end(&out).contains("Max-Age=0"));
         assert!(!sessions.is_of_one(&out, start));
         assert!(!sessions.is_of_one(&HeaderMap::new(), start));
-        assert!(sessions.state().sessions.is_empty());
+        assert!(sessions.state.lock().sessions.is_empty());
     }
 
     #[test]
@@ -276,7 +272,7 @@ mod tests {
         for _ in 0..100 {
             sessions.code(now).expect("random bytes");
         }
-        assert_eq!(sessions.state().codes.len(), MAX_CODES);
+        assert_eq!(sessions.state.lock().codes.len(), MAX_CODES);
     }
 
     #[test]
@@ -305,6 +301,6 @@ mod tests {
             let address = IpAddr::V4(std::net::Ipv4Addr::from(0x0a00_0000 + host));
             sessions.attempt(address, later, false);
         }
-        assert!(sessions.state().failures.len() <= MAX_ADDRESSES + 1);
+        assert!(sessions.state.lock().failures.len() <= MAX_ADDRESSES + 1);
     }
 }

@@ -1,7 +1,7 @@
 //! `GET /admin/v1/status`: the state of this weir, its configuration in force without secrets, the
 //! last reload, upstreams with their health, and learned values. Changes nothing.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ impl AdminState {
         let proxy = self.serving()?;
         let limits = learned::limits_rows(&self.store, MAX_LEARNED).await?;
         let ratios = learned::ratio_rows(&self.store, MAX_LEARNED).await?;
-        let in_force = self.in_force.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let in_force = self.in_force.read().clone();
         let (now_ms, config) = (now_ms(), proxy.config());
         let started_ms = proxy.live().started_ms();
         done(&Page {

@@ -7,10 +7,11 @@
 //! by bytes, and reports in the log how many were dropped.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Maximum size of lines held while the log's reader is slow; further ones are dropped and counted.
@@ -40,20 +41,6 @@ struct HeldLines {
     is_closed: bool,
 }
 
-impl LogQueue {
-    fn lock(&self) -> MutexGuard<'_, HeldLines> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(
-        &self,
-        held: MutexGuard<'a, HeldLines>,
-        most: Duration,
-    ) -> MutexGuard<'a, HeldLines> {
-        self.changed.wait_timeout(held, most).unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
 /// Writes the remaining lines on drop.
 #[must_use = "dropping it ends the log"]
 pub(super) struct LogEnd {
@@ -62,11 +49,11 @@ pub(super) struct LogEnd {
 
 impl Drop for LogEnd {
     fn drop(&mut self) {
-        let mut held = self.shared.lock();
+        let mut held = self.shared.held.lock();
         held.is_closing = true;
         self.shared.changed.notify_all();
         let is_open = |held: &mut HeldLines| !held.is_closed;
-        drop(self.shared.changed.wait_timeout_while(held, LAST_LINES, is_open));
+        self.shared.changed.wait_while_for(&mut held, is_open, LAST_LINES);
     }
 }
 
@@ -81,12 +68,12 @@ pub(super) fn log_writer(out: impl Write + Send + 'static) -> io::Result<(LogWri
 fn write_lines(shared: &LogQueue, mut out: impl Write) {
     let mut lines = Vec::new();
     loop {
-        let mut held = shared.lock();
+        let mut held = shared.held.lock();
         while held.lines.is_empty() && !held.is_closing {
-            held = shared.changed.wait(held).unwrap_or_else(PoisonError::into_inner);
+            shared.changed.wait(&mut held);
         }
         if !held.is_closing {
-            held = shared.wait(held, GATHER);
+            shared.changed.wait_for(&mut held, GATHER);
         }
         std::mem::swap(&mut lines, &mut held.lines);
         let dropped_lines = std::mem::take(&mut held.dropped_lines);
@@ -104,7 +91,7 @@ fn write_lines(shared: &LogQueue, mut out: impl Write) {
         let _ = out.write_all(&lines).and_then(|()| out.flush());
         lines.clear();
         if is_last {
-            shared.lock().is_closed = true;
+            shared.held.lock().is_closed = true;
             shared.changed.notify_all();
             return;
         }
@@ -113,7 +100,7 @@ fn write_lines(shared: &LogQueue, mut out: impl Write) {
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut held = self.shared.lock();
+        let mut held = self.shared.held.lock();
         if held.lines.len() + line.len() > MAX_HELD_BYTES {
             held.dropped_lines += 1;
             return Ok(line.len());

@@ -2,10 +2,11 @@
 //! hold names and figures, no content and no secret. The log has its own lines about them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -196,7 +197,7 @@ impl Events {
         let kind = event.kind();
         let now_ms = now_ms();
         // The state is recorded in any case: a kind that is not posted ends one that is.
-        let verdict = inner.news().judge(event, now_ms);
+        let verdict = inner.news.lock().judge(event, now_ms);
         if verdict == Delivery::Known || !inner.kinds.contains(&kind) {
             return;
         }
@@ -217,7 +218,7 @@ impl Events {
     /// Records that a configuration was applied: the next refused one is news.
     pub fn reload_applied(&self) {
         if let Some(inner) = &self.0 {
-            inner.news().states.remove(RELOAD);
+            inner.news.lock().states.remove(RELOAD);
         }
     }
 
@@ -237,12 +238,6 @@ impl Events {
         if let Some(inner) = &self.0 {
             inner.outbox.flush(FLUSH_TIMEOUT).await;
         }
-    }
-}
-
-impl SenderState {
-    fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,8 +2,9 @@
 //! names and figures, no part of a conversation.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::admit::caller::Caller;
@@ -134,7 +135,7 @@ impl Default for Live {
 impl Live {
     /// Lists a request that begins.
     pub fn begin(self: &Arc<Self>, route: &'static str, caller: &Caller) -> Entry {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.begun += 1;
         let seq = state.begun;
         let running = (state.running.len() < MAX_RUNNING).then(|| {
@@ -149,7 +150,7 @@ impl Live {
 
     /// Adds a request that has ended.
     pub fn ended(&self, request: Ended) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ended += 1;
         let seq = state.ended;
         // The oldest is dropped outside the lock.
@@ -162,7 +163,7 @@ impl Live {
     /// oldest first: the newest `limit`. A number that does not exist yet, as after a restart, returns
     /// all.
     pub fn look(&self, after: u64, limit: usize) -> Look {
-        let state = self.state();
+        let state = self.state.lock();
         let running: Vec<(u64, Arc<Running>)> =
             state.running.iter().map(|(seq, running)| (*seq, Arc::clone(running))).collect();
         let next = state.ended;
@@ -179,15 +180,11 @@ impl Live {
     pub fn started_ms(&self) -> u64 {
         self.started_ms
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Running {
     fn shown(&self, seq: u64) -> ShownRequest {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.known.lock().clone();
         let key = self.caller.key.as_ref();
         let [conversation, agent, _, class] =
             known.attribution.labels().map(|label| label.map(str::to_owned));
@@ -228,7 +225,7 @@ impl Entry {
 
     fn note(&self, change: impl FnOnce(&mut Known)) {
         if let Some(running) = &self.running {
-            change(&mut running.known.lock().unwrap_or_else(PoisonError::into_inner));
+            change(&mut running.known.lock());
         }
     }
 }
@@ -236,7 +233,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if self.running.is_some() {
-            self.live.state().running.remove(&self.seq);
+            self.live.state.lock().running.remove(&self.seq);
         }
     }
 }
@@ -284,6 +281,6 @@ mod tests {
         entries.truncate(2);
         assert_eq!(live.look(0, 0).running.len(), 2);
         entries.clear();
-        assert!(live.state().running.is_empty());
+        assert!(live.state.lock().running.is_empty());
     }
 }

@@ -3,9 +3,9 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 /// Queue to a task, which starts with the first item.
@@ -49,7 +49,7 @@ impl<T: Send + 'static> Outbox<T> {
         }
         // Without a runtime nothing can be sent: the process is starting or ending.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waiting = self.waiting.lock().take();
         if let Some(waiting) = waiting {
             runtime.spawn(worker(waiting));
             self.is_started.store(true, Ordering::Release);

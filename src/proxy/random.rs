@@ -1,8 +1,7 @@
 //! Random bytes of the system, and the IDs of requests made of them.
 
-use std::sync::{Mutex, PoisonError};
-
 use super::error::{ErrorKind, ProxyError};
+use parking_lot::Mutex;
 use weir_store::ledger::RequestId;
 
 /// Creates the ID of a request that starts at `begun_ms`.
@@ -14,7 +13,7 @@ pub(super) fn new_id(begun_ms: u64) -> Result<RequestId, ProxyError> {
 
 /// Returns random bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
-    RANDOM.lock().unwrap_or_else(PoisonError::into_inner).take()
+    RANDOM.lock().take()
 }
 
 /// Number of random bytes fetched at once, so that not every request costs a system call.

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use parking_lot::RwLock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -99,12 +100,12 @@ impl Connections {
 
     /// Returns the routes for new requests.
     pub(super) fn routes(&self) -> Arc<ServedRoutes> {
-        Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.routes.read())
     }
 
     /// Uses other routes for new requests.
     pub(super) fn follow(&self, routes: ServedRoutes) {
-        *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
+        *self.routes.write() = Arc::new(routes);
     }
 
     /// Serves one connection to its end.

@@ -1,8 +1,8 @@
 //! Pages of kept conversations: reads requests and renders results. The proxy does the work.
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
-use http::{Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
 use super::reply::{self, Shape};
@@ -58,12 +58,10 @@ impl ServedRoutes {
         let is_export = matches!(action, Action::Export(_));
         match self.acted(&parts, body, action, caller).await {
             Ok(text) => {
-                let mut response = reply::json(StatusCode::OK, text);
-                let headers = response.headers_mut();
-                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                let mut response = reply::private(text);
                 if is_export {
                     let lines = HeaderValue::from_static("application/jsonl");
-                    headers.insert(CONTENT_TYPE, lines);
+                    response.headers_mut().insert(CONTENT_TYPE, lines);
                 }
                 response
             }
@@ -89,13 +87,7 @@ impl ServedRoutes {
             }
         };
         // Each action counts towards the limits of the caller's key: all of them use the store.
-        let _admission = match self.proxy().admit(caller).await {
-            Ok(admission) => admission,
-            Err(problem) => {
-                Acceptor::refuse_body(&parts.headers, body);
-                return Err(problem);
-            }
-        };
+        let (_admission, body) = self.admitted(parts, body, caller).await?;
         if let Action::Replace(name) = action {
             let Received { received, decoded, permit } =
                 self.acceptor.body(&parts.headers, body).await?;

@@ -178,12 +178,18 @@ pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body>
     response
 }
 
+/// Builds a complete JSON answer that nothing on the way may keep.
+pub(super) fn private(body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = json(StatusCode::OK, body);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
 /// Builds the metrics page for scrapers.
 pub(super) fn metrics(page: String) -> Response<Body> {
-    let mut response = json(StatusCode::OK, page);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let mut response = private(page);
+    let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 

@@ -4,9 +4,11 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
 
 /// Maximum polls in a row before other tasks run.
 const MAX_POLLS: usize = 16;
@@ -55,7 +57,7 @@ struct Repoller {
 impl Repoller {
     /// Forwards wakes to `task` from now on.
     fn follow(&self, task: &Waker) {
-        let mut known = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.task.lock();
         if !known.as_ref().is_some_and(|known| known.will_wake(task)) {
             *known = Some(task.clone());
         }
@@ -72,7 +74,7 @@ impl Wake for Repoller {
             // The running poll will see it, or the task was already woken.
             return;
         }
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let task = self.task.lock().clone();
         if let Some(task) = task {
             task.wake();
         }
@@ -133,14 +135,14 @@ mod tests {
         let waker = Waker::from(Arc::clone(&task));
         let kept = Mutex::new(None);
         let mut future = pin!(repolled(poll_fn(|context| {
-            *kept.lock().expect("no other thread") = Some(context.waker().clone());
+            *kept.lock() = Some(context.waker().clone());
             Poll::<()>::Pending
         })));
         let woken = || task.0.load(Ordering::Relaxed);
         for round in 0..3 {
             assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             assert_eq!(woken(), round);
-            let other = kept.lock().expect("no other thread").clone().expect("it was polled");
+            let other = kept.lock().clone().expect("it was polled");
             other.wake_by_ref();
             other.wake();
             assert_eq!(woken(), round + 1);
@@ -152,14 +154,14 @@ mod tests {
         let tasks = [Arc::new(Task::default()), Arc::new(Task::default())];
         let kept = Mutex::new(None);
         let mut future = pin!(repolled(poll_fn(|context| {
-            *kept.lock().expect("no other thread") = Some(context.waker().clone());
+            *kept.lock() = Some(context.waker().clone());
             Poll::<()>::Pending
         })));
         for task in &tasks {
             let waker = Waker::from(Arc::clone(task));
             assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        kept.lock().expect("no other thread").take().expect("it was polled").wake();
+        kept.lock().take().expect("it was polled").wake();
         let woken = tasks.each_ref().map(|task| task.0.load(Ordering::Relaxed));
         assert_eq!(woken, [0, 1]);
     }

@@ -2,17 +2,17 @@
 //! connection; `reply` renders its errors.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, HeaderValue,
-    UPGRADE, VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue, UPGRADE, VARY,
 };
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
+use parking_lot::Mutex;
 
 use super::accept::{Acceptor, Received};
 use super::auth::{Auth, is_secret_in};
@@ -30,22 +30,18 @@ use crate::proxy::{
 use crate::upstream::{Endpoint, Route, Target, TargetError};
 use weir_engine::wire::Protocol;
 
-/// Path prefix of originals, by reference.
-const ORIGINALS: &str = "/weir/v1/originals/";
-/// Path prefix of receipts, by the ID of the request.
-const RECEIPTS: &str = "/weir/v1/receipts/";
-/// Path that explains the body of a conversation.
-const PLAN: &str = "/weir/v1/plan";
-/// Path that shows what a compaction item stands for.
-const COMPACTION: &str = "/weir/v1/compaction";
-/// Path of a caller's kept conversations.
-const CONVERSATIONS: &str = "/weir/v1/conversations";
-/// Path of a caller's usage.
-const USAGE: &str = "/weir/v1/usage";
-/// Path of a caller's budgets.
-const BUDGETS: &str = "/weir/v1/budgets";
 /// Path of the metrics page for scrapers.
 const METRICS: &str = "/metrics";
+/// Paths of weir's own pages for callers, up to a name behind them.
+const PAGES: [(&str, Page); 7] = [
+    ("/weir/v1/originals/", Page::Original),
+    ("/weir/v1/receipts/", Page::Receipt),
+    ("/weir/v1/conversations", Page::Conversations),
+    ("/weir/v1/usage", Page::Usage),
+    ("/weir/v1/budgets", Page::Budgets),
+    ("/weir/v1/plan", Page::Plan),
+    ("/weir/v1/compaction", Page::Compaction),
+];
 /// Names of protocols in a plan's query, and the path that each is planned for.
 const PLANNED_PATHS: [(&str, Protocol, &str); 3] = [
     ("chat", Protocol::Chat, "/v1/chat/completions"),
@@ -99,28 +95,58 @@ pub(super) struct RoutesState {
 /// The last requested path and its target. Its length is bounded, as a request's head is.
 type LastTarget = Mutex<Option<Arc<(String, Target)>>>;
 
+/// Page of weir's own for a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Page {
+    /// The original of a reference.
+    Original,
+    /// Receipt of a compaction, by the ID of its request.
+    Receipt,
+    /// The caller's kept conversations, to read or to change.
+    Conversations,
+    Usage,
+    Budgets,
+    /// The plan for this request, which is not sent.
+    Plan,
+    /// What a compaction item stands for.
+    Compaction,
+}
+
+impl Page {
+    /// Returns the page at a path, and the name behind it.
+    fn at(path: &str) -> Option<(Self, &str)> {
+        PAGES.iter().find_map(|(start, page)| {
+            let name = path.strip_prefix(start)?;
+            let is_whole = name.is_empty() || name.starts_with('/') && *page == Self::Conversations;
+            (is_whole || start.ends_with('/')).then_some((*page, name))
+        })
+    }
+
+    /// Returns the only methods that the page allows; `None` if it depends on the name.
+    fn allowed(self) -> Option<&'static str> {
+        match self {
+            Self::Original | Self::Receipt | Self::Usage | Self::Budgets => Some("GET, HEAD"),
+            Self::Plan | Self::Compaction => Some("POST"),
+            Self::Conversations => None,
+        }
+    }
+}
+
 /// Next step for a request.
 enum RouteStep {
     /// weir answers by itself.
     Own(Response<Body>),
-    /// Returns the original of this reference.
-    Original(String),
-    /// Receipt of a compaction, by the ID of its request.
-    Receipt(String),
-    /// Returns the plan for this request instead of sending it.
-    Plan,
-    /// Returns what a compaction item stands for.
-    Compaction,
-    /// Reads or changes the caller's kept conversations.
-    Conversations,
-    /// Returns the caller's usage.
-    Usage,
-    /// Returns the state of the caller's budgets.
-    Budgets,
     /// Returns the metrics.
     Metrics,
     /// One of weir's own pages, which allows only these methods.
     NotAllowed(&'static str),
+    Called(CallerStep),
+}
+
+/// Next step for a request of a known caller.
+enum CallerStep {
+    /// A page, with the name behind its path.
+    Page(Page, String),
     Forward(Target),
 }
 
@@ -226,13 +252,15 @@ impl ServedRoutes {
             Ok(RouteStep::Own(response)) => response,
             Ok(RouteStep::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
             Ok(RouteStep::Metrics) => Box::pin(self.metrics(&parts, body)).await,
-            Ok(step) => match self.state.auth.caller(&parts.headers, &parts.uri).await {
-                Ok(mut caller) => {
-                    caller.address = address(&parts);
-                    Box::pin(self.serve(step, parts, body, caller)).await
+            Ok(RouteStep::Called(step)) => {
+                match self.state.auth.caller(&parts.headers, &parts.uri).await {
+                    Ok(mut caller) => {
+                        caller.address = address(&parts);
+                        Box::pin(self.serve(step, parts, body, caller)).await
+                    }
+                    Err(problem) => self.refuse(&parts, body, &problem),
                 }
-                Err(problem) => self.refuse(&parts, body, &problem),
-            },
+            }
             Err(problem) => self.refuse(&parts, body, &problem),
         };
         if let Some(origin) = origin {
@@ -247,40 +275,59 @@ impl ServedRoutes {
     /// Carries out a step for `caller`. Rare steps are boxed: each copy of this future copies the largest.
     async fn serve(
         &self,
-        step: RouteStep,
+        step: CallerStep,
         parts: Parts,
         body: Body,
         caller: Caller,
     ) -> Response<Body> {
         match step {
-            RouteStep::Own(response) => response,
-            RouteStep::Metrics => Box::pin(self.metrics(&parts, body)).await,
-            RouteStep::NotAllowed(allowed) => self.refuse_method(&parts, body, allowed),
-            RouteStep::Original(reference) => {
-                let found = self.proxy.originals().find(caller.tenant, &reference).await;
-                self.kept(&parts, body, found)
+            CallerStep::Forward(target) => self.forward(parts, body, target, caller).await,
+            CallerStep::Page(Page::Conversations, name) => {
+                Box::pin(self.conversations(parts, body, &name, &caller)).await
             }
-            RouteStep::Receipt(id) => {
-                let found = self.proxy.receipts().find(caller.tenant, &id).await;
-                self.kept(&parts, body, found)
+            CallerStep::Page(page, name) => {
+                Box::pin(self.page(page, &name, parts, body, caller)).await
             }
-            RouteStep::Usage => {
+        }
+    }
+
+    /// Renders a page for `caller` alone.
+    async fn page(
+        &self,
+        page: Page,
+        name: &str,
+        parts: Parts,
+        body: Body,
+        caller: Caller,
+    ) -> Response<Body> {
+        let found: Result<Bytes, ProxyError> = match page {
+            Page::Plan | Page::Compaction => {
+                let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+                let address = caller.address;
+                let shown = match page {
+                    Page::Plan => self.plan(parts, body, caller).await,
+                    _ => self.compaction(&parts, body, &caller).await,
+                };
+                return shown.map_or_else(
+                    |problem| {
+                        self.note_refusal(&method, &path, address, &problem);
+                        reply::error(&problem, Shape::OpenAi)
+                    },
+                    reply::private,
+                );
+            }
+            Page::Original => self.proxy.originals().find(caller.tenant, name).await,
+            Page::Receipt => self.proxy.receipts().find(caller.tenant, name).await,
+            Page::Budgets => self.proxy.statuses(&caller).await.map(|own| own.to_string().into()),
+            Page::Usage | Page::Conversations => {
                 let query = SpendQuery::read(parts.uri.query().unwrap_or_default());
-                let result = Box::pin(async { self.proxy.spend(&caller, query?).await });
-                self.json(parts, body, result.await)
+                let usage = async { self.proxy.spend(&caller, query?).await };
+                usage.await.map(|own| own.to_string().into())
             }
-            RouteStep::Budgets => {
-                let statuses = Box::pin(self.proxy.statuses(&caller)).await;
-                self.json(parts, body, statuses)
-            }
-            RouteStep::Conversations => {
-                let path = parts.uri.path().to_owned();
-                let name = path.strip_prefix(CONVERSATIONS).unwrap_or_default();
-                Box::pin(self.conversations(parts, body, name, &caller)).await
-            }
-            RouteStep::Plan => Box::pin(self.plan(parts, body, caller)).await,
-            RouteStep::Compaction => Box::pin(self.compaction(parts, body, &caller)).await,
-            RouteStep::Forward(target) => self.forward(parts, body, target, caller).await,
+        };
+        match found {
+            Ok(found) => reply::private(found),
+            Err(problem) => self.refuse(&parts, body, &problem),
         }
     }
 
@@ -354,52 +401,26 @@ impl ServedRoutes {
             return Ok(RouteStep::Own(reply::json(StatusCode::OK, about)));
         }
         if path == METRICS {
-            return Ok(if is_read {
-                RouteStep::Metrics
-            } else {
-                RouteStep::NotAllowed("GET, HEAD")
-            });
+            let allowed = RouteStep::NotAllowed("GET, HEAD");
+            return Ok(if is_read { RouteStep::Metrics } else { allowed });
         }
-        if let Some(reference) = path.strip_prefix(ORIGINALS) {
-            return Ok(match is_read {
-                true => RouteStep::Original(reference.to_owned()),
-                false => RouteStep::NotAllowed("GET, HEAD"),
-            });
-        }
-        if let Some(id) = path.strip_prefix(RECEIPTS) {
-            return Ok(match is_read {
-                true => RouteStep::Receipt(id.to_owned()),
-                false => RouteStep::NotAllowed("GET, HEAD"),
-            });
-        }
-        let below = path.strip_prefix(CONVERSATIONS);
-        if below.is_some_and(|below| below.is_empty() || below.starts_with('/')) {
-            return Ok(RouteStep::Conversations);
-        }
-        if path == USAGE || path == BUDGETS {
-            return Ok(match is_read {
-                true if path == USAGE => RouteStep::Usage,
-                true => RouteStep::Budgets,
-                false => RouteStep::NotAllowed("GET, HEAD"),
-            });
-        }
-        if path == PLAN || path == COMPACTION {
-            return Ok(match parts.method {
-                Method::POST if path == PLAN => RouteStep::Plan,
-                Method::POST => RouteStep::Compaction,
-                _ => RouteStep::NotAllowed("POST"),
+        if let Some((page, name)) = Page::at(path) {
+            let is_allowed = |allowed: &&str| allowed.split(", ").any(|own| own == parts.method);
+            return Ok(match page.allowed().filter(|allowed| !is_allowed(allowed)) {
+                Some(allowed) => RouteStep::NotAllowed(allowed),
+                None => RouteStep::Called(CallerStep::Page(page, name.to_owned())),
             });
         }
         if path == "/weir" || path.starts_with("/weir/") {
             return Err(TargetError::Unknown.into());
         }
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
-        Ok(RouteStep::Forward(self.target(path_and_query)?))
+        Ok(RouteStep::Called(CallerStep::Forward(self.target(path_and_query)?)))
     }
 
     /// Returns a path's target. Nearly all requests ask for the same path as the one before.
     fn target(&self, path_and_query: &str) -> Result<Target, TargetError> {
-        let lock = || self.last_target.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.last_target.lock();
         let last = lock().clone();
         if let Some(last) = last.filter(|last| last.0 == path_and_query) {
             return Ok(last.1.clone());
@@ -421,83 +442,26 @@ impl ServedRoutes {
         self.refuse(parts, body, &ProxyError::new(ErrorKind::NotFound, message))
     }
 
-    /// Returns something that is kept for the caller that sent it.
-    fn kept(&self, parts: &Parts, body: Body, found: Result<Bytes, ProxyError>) -> Response<Body> {
-        match found {
-            Ok(kept) => {
-                let mut response = reply::json(StatusCode::OK, kept);
-                let headers = response.headers_mut();
-                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                response
-            }
-            Err(problem) => self.refuse(parts, body, &problem),
-        }
-    }
-
-    /// Renders the caller's usage or budgets.
-    fn json(
-        &self,
-        parts: Parts,
-        body: Body,
-        result: Result<serde_json::Value, ProxyError>,
-    ) -> Response<Body> {
-        match result {
-            Ok(result) => {
-                let mut response = reply::json(StatusCode::OK, result.to_string());
-                let headers = response.headers_mut();
-                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                response
-            }
-            Err(problem) => self.refuse(&parts, body, &problem),
-        }
-    }
-
     /// Returns the plan for a request, which is read like one that is forwarded.
-    async fn plan(&self, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
-        let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
-        let address = caller.address;
-        let explained = async {
-            let (protocol, path) = planned_as(parts.uri.query().unwrap_or_default())?;
-            let target = Target::map(self.proxy.base(), path)?;
-            let call = self.call(parts, body, protocol, target, caller).await?;
-            self.proxy.explain(call).await
-        };
-        match explained.await {
-            Ok(explained) => {
-                let mut response = reply::json(StatusCode::OK, explained.json());
-                let headers = response.headers_mut();
-                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                response
-            }
-            Err(problem) => {
-                self.note_refusal(&method, &path, address, &problem);
-                reply::error(&problem, Shape::OpenAi)
-            }
-        }
+    async fn plan(&self, parts: Parts, body: Body, caller: Caller) -> Result<Bytes, ProxyError> {
+        let (protocol, path) = planned_as(parts.uri.query().unwrap_or_default())?;
+        let target = Target::map(self.proxy.base(), path)?;
+        let call = self.call(parts, body, protocol, target, caller).await?;
+        Ok(self.proxy.explain(call).await?.json().into())
     }
 
     /// Returns what a compaction item stands for to the caller that it was made for.
-    async fn compaction(&self, parts: Parts, body: Body, caller: &Caller) -> Response<Body> {
-        let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
-        let shown = async {
-            let (admission, body) = self.admitted(&parts, body, caller).await?;
-            let Received { received, decoded, permit } =
-                self.acceptor.body(&parts.headers, body).await?;
-            let (_admission, _permit) = (admission, permit);
-            self.proxy.show_compaction(caller, decoded.as_ref().unwrap_or(&received))
-        };
-        match shown.await {
-            Ok(shown) => {
-                let mut response = reply::json(StatusCode::OK, shown);
-                let headers = response.headers_mut();
-                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                response
-            }
-            Err(problem) => {
-                self.note_refusal(&method, &path, caller.address, &problem);
-                reply::error(&problem, Shape::OpenAi)
-            }
-        }
+    async fn compaction(
+        &self,
+        parts: &Parts,
+        body: Body,
+        caller: &Caller,
+    ) -> Result<Bytes, ProxyError> {
+        let (admission, body) = self.admitted(parts, body, caller).await?;
+        let Received { received, decoded, permit } =
+            self.acceptor.body(&parts.headers, body).await?;
+        let (_admission, _permit) = (admission, permit);
+        Ok(self.proxy.show_compaction(caller, decoded.as_ref().unwrap_or(&received))?.into())
     }
 
     async fn forward(
@@ -552,7 +516,7 @@ impl ServedRoutes {
     }
 
     /// Applies the limits of the caller's key. A refused request's body is not read.
-    async fn admitted(
+    pub(super) async fn admitted(
         &self,
         parts: &Parts,
         body: Body,

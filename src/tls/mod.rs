@@ -4,10 +4,9 @@
 mod stream;
 
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use rustls::RootCertStore;
-use rustls::ServerConfig;
+use parking_lot::RwLock;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -15,6 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -64,12 +64,12 @@ impl Tls {
     /// Uses the prepared settings for all new handshakes. Open connections stay as they are; no
     /// earlier session is resumed.
     pub fn replace(&self, prepared: Arc<ServerConfig>) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = prepared;
+        *self.current.write() = prepared;
     }
 
     /// Performs the handshake on a connection.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
-        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        let current = Arc::clone(&self.current.read());
         let accepted = TlsAcceptor::from(current).accept(stream).await?;
         Ok(Stream::Tls(Box::new(accepted)))
     }

@@ -34,10 +34,10 @@ struct ConnectionState {
     timeout: Duration,
     connection: Mutex<Option<(u64, MultiplexedConnection)>>,
     /// End of the pause; number of the next connection.
-    pause: std::sync::Mutex<(Option<Instant>, u64)>,
+    pause: parking_lot::Mutex<(Option<Instant>, u64)>,
     is_failing: AtomicBool,
     /// Cause of the last failure that was logged.
-    logged: std::sync::Mutex<String>,
+    logged: parking_lot::Mutex<String>,
 }
 
 impl fmt::Debug for Redis {
@@ -59,9 +59,9 @@ impl Redis {
             tag: format!("{{{prefix}}}"),
             timeout,
             connection: Mutex::default(),
-            pause: std::sync::Mutex::default(),
+            pause: parking_lot::Mutex::default(),
             is_failing: AtomicBool::new(false),
-            logged: std::sync::Mutex::default(),
+            logged: parking_lot::Mutex::default(),
         })))
     }
 
@@ -149,7 +149,7 @@ impl Redis {
             .set_response_timeout(None);
         let made = self.0.client.get_multiplexed_async_connection_with_config(&config).await?;
         let number = {
-            let mut pause = self.pause();
+            let mut pause = self.0.pause.lock();
             pause.1 += 1;
             pause.1
         };
@@ -159,7 +159,7 @@ impl Redis {
 
     /// Returns whether a recent failure pauses calls. One call at a time tests whether it is back.
     fn is_paused(&self) -> bool {
-        let (now, mut pause) = (Instant::now(), self.pause());
+        let (now, mut pause) = (Instant::now(), self.0.pause.lock());
         match pause.0 {
             Some(until) if now < until => true,
             Some(_) => {
@@ -170,38 +170,30 @@ impl Redis {
         }
     }
 
-    fn pause(&self) -> std::sync::MutexGuard<'_, (Option<Instant>, u64)> {
-        self.0.pause.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     /// Records an answer while the state is failing, which ends it if the server was silent.
     fn note_answer(&self) {
-        self.pause().0 = None;
-        if self.logged().is_empty() {
+        self.0.pause.lock().0 = None;
+        if self.0.logged.lock().is_empty() {
             self.note_reachable();
         }
     }
 
     fn note_reachable(&self) {
         if self.0.is_failing.swap(false, Ordering::Relaxed) {
-            self.pause().0 = None;
-            self.logged().clear();
+            self.0.pause.lock().0 = None;
+            self.0.logged.lock().clear();
             tracing::info!(target: "weir::redis", "Redis answers again");
         }
-    }
-
-    fn logged(&self) -> std::sync::MutexGuard<'_, String> {
-        self.0.logged.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Drops the connection that failed, if it is still the current one: the next one may lead to
     /// another server, or use another password. `code` is the server's word for its refusal, or empty
     /// if it did not answer. Warns once for each cause.
     fn note_failing(&self, number: Option<u64>, code: &str) {
-        self.pause().0 = Some(Instant::now() + PAUSE);
+        self.0.pause.lock().0 = Some(Instant::now() + PAUSE);
         let was_failing = self.0.is_failing.swap(true, Ordering::Relaxed);
         let is_new = {
-            let mut logged = self.logged();
+            let mut logged = self.0.logged.lock();
             let is_new = !was_failing || *logged != code;
             code.clone_into(&mut logged);
             is_new

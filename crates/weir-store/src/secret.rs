@@ -24,13 +24,9 @@ impl fmt::Debug for Secret {
 }
 
 /// Error of the system's source of random bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("no random bytes: {0}")]
 pub(crate) struct NoRandom(getrandom::Error);
-
-impl fmt::Display for NoRandom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no random bytes: {}", self.0)
-    }
-}
 
 /// Returns random bytes.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandom> {

@@ -7,10 +7,11 @@ pub mod page;
 mod process;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -321,7 +322,7 @@ impl Metrics {
             self.actions.get_or_create(&OfAction { action }).inc();
         }
         if let Some([received, sent, planned]) = request.conversation_tokens {
-            let mut totals = self.lock_totals();
+            let mut totals = self.totals.lock();
             totals.requests += 1;
             totals.received_tokens += received;
             totals.sent_tokens += sent;
@@ -386,12 +387,12 @@ impl Metrics {
 
     /// Shows the bytes of request bodies that a listener holds.
     pub fn watch_bodies(&self, held_bytes: Arc<AtomicUsize>) {
-        self.bodies.lock().unwrap_or_else(PoisonError::into_inner).push(held_bytes);
+        self.bodies.lock().push(held_bytes);
     }
 
     /// Returns the bytes of request bodies that are held.
     fn bodies_bytes(&self) -> usize {
-        let bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
+        let bodies = self.bodies.lock();
         bodies.iter().map(|held| held.load(Ordering::Relaxed)).sum()
     }
 
@@ -405,13 +406,13 @@ impl Metrics {
 
     /// Counts a compaction that was sent, by its steps in the words of `x-weir-action`.
     pub fn compacted(&self, steps: &str) {
-        self.lock_totals().compactions += 1;
+        self.totals.lock().compactions += 1;
         self.compactions.get_or_create(&OfSteps { steps: steps.to_owned() }).inc();
     }
 
     /// Counts a compaction that observe mode left out.
     pub fn observed(&self) {
-        self.lock_totals().observed += 1;
+        self.totals.lock().observed += 1;
     }
 
     /// Counts a resent request.
@@ -447,7 +448,7 @@ impl Metrics {
             ..Usage::default()
         };
         self.add_tokens(&model, &usage);
-        let mut totals = self.lock_totals();
+        let mut totals = self.totals.lock();
         totals.unpriced += u64::from(is_accepted && settlement.cost_nano_usd.is_none());
         totals.cost_nano_usd += settlement.cost_nano_usd.unwrap_or(0);
         totals.saved_nano_usd += settlement.saved_nano_usd.unwrap_or(0);
@@ -488,17 +489,13 @@ impl Metrics {
 
     /// Returns the sums over all conversations so far.
     pub fn totals(&self) -> Totals {
-        *self.lock_totals()
-    }
-
-    fn lock_totals(&self) -> MutexGuard<'_, Totals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.totals.lock()
     }
 
     /// Returns the label of a model. Callers invent names: only one that an upstream accepted gets
     /// its own series, as long as there is room.
     fn model(&self, name: &str, is_accepted: bool) -> Arc<str> {
-        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        let models = self.models.read();
         if let Some(known) = models.get(name) {
             return Arc::clone(known);
         }
@@ -506,7 +503,7 @@ impl Metrics {
             return Arc::clone(&self.other);
         }
         drop(models);
-        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        let mut models = self.models.write();
         if models.len() >= MAX_MODELS {
             return Arc::clone(&self.other);
         }

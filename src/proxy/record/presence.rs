@@ -1,7 +1,8 @@
 //! Presence of a request's caller, and of an upstream that works for it. Ends nothing by itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use weir_store::rates::Slot;
 
@@ -17,18 +18,13 @@ pub struct Presence {
 impl Presence {
     /// Keeps the caller's slot until it leaves, or all is over.
     pub fn occupies(&self, slot: Slot) {
-        *self.slot() = Some(slot);
+        *self.slot.lock() = Some(slot);
     }
 
     /// Records that the caller has left, which frees its slot.
     pub fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
-        drop(self.slot().take());
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Option<Slot>> {
-        // Nothing panics under the lock.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        drop(self.slot.lock().take());
     }
 
     /// Records whether an upstream has the request.

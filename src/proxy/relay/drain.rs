@@ -3,12 +3,13 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -38,12 +39,12 @@ impl Drains {
 
     /// Waits until all of them have ended.
     pub async fn settled(&self) {
-        while poll_fn(|cx| self.tasks().poll_join_next(cx)).await.is_some() {}
+        while poll_fn(|cx| self.tasks.lock().poll_join_next(cx)).await.is_some() {}
     }
 
     /// Cancels them all, and waits until each has been accounted for.
     pub async fn end(&self) {
-        self.tasks().abort_all();
+        self.tasks.lock().abort_all();
         self.settled().await;
     }
 
@@ -57,7 +58,7 @@ impl Drains {
 
     /// Takes over the reading of an answer whose caller has left.
     pub(crate) fn take_running(&self, reading: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks();
+        let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         // Without a runtime nothing can be read: it is shutting down.
         let Ok(runtime) = Handle::try_current() else { return };
@@ -70,11 +71,6 @@ impl Drains {
             let _ = timeout(limit, reading).await;
         };
         tasks.spawn_on(drain, &runtime);
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        // The set stays consistent: nothing panics under the lock.
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use weir_store::Tenant;
 use weir_store::budget::NanoUsd;
@@ -38,19 +40,19 @@ impl Cap {
     ) -> Option<HeldCost> {
         let _turn = self.turn.lock().await;
         // Read before the journal: a call that ends in between counts twice, but is never missed.
-        let held = locked(&self.holds).get(&tenant).copied().unwrap_or(0);
+        let held = self.holds.lock().get(&tenant).copied().unwrap_or(0);
         let taken = spent.await?.saturating_add(held).saturating_add(most.0);
         if taken > max_day.0 {
             return None;
         }
-        *locked(&self.holds).entry(tenant).or_insert(0) += most.0;
+        *self.holds.lock().entry(tenant).or_insert(0) += most.0;
         Some(HeldCost { holds: Arc::clone(&self.holds), tenant, nano_usd: most.0 })
     }
 }
 
 impl Drop for HeldCost {
     fn drop(&mut self) {
-        let mut holds = locked(&self.holds);
+        let mut holds = self.holds.lock();
         let left = holds.get(&self.tenant).copied().unwrap_or(0).saturating_sub(self.nano_usd);
         if left == 0 {
             holds.remove(&self.tenant);
@@ -58,10 +60,6 @@ impl Drop for HeldCost {
             holds.insert(self.tenant, left);
         }
     }
-}
-
-fn locked(holds: &Holds) -> MutexGuard<'_, HashMap<Tenant, u64>> {
-    holds.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -85,6 +83,6 @@ mod tests {
         assert!(hold(ONE, 60, Some(1)).await.is_none(), "what was spent counts");
         drop(second);
         assert!(hold(ONE, 1, None).await.is_none(), "nobody knows what was spent");
-        assert!(locked(&cap.holds).is_empty(), "nothing stays held");
+        assert!(cap.holds.lock().is_empty(), "nothing stays held");
     }
 }

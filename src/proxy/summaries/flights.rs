@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use super::keys::Key;
@@ -61,7 +62,11 @@ impl Flights {
     /// failed, so that none need be started.
     pub(super) fn has(&self, start: &Key, is_own: impl Fn(&Part) -> bool) -> bool {
         self.failed.get(start).is_some_and(|part| is_own(&part))
-            || self.list().get(start).is_some_and(|own| own.iter().any(|(part, _)| is_own(part)))
+            || self
+                .under_way
+                .lock()
+                .get(start)
+                .is_some_and(|own| own.iter().any(|(part, _)| is_own(part)))
     }
 
     /// Starts the work for `part` from `start`, which returns whether it succeeded, or joins work
@@ -76,7 +81,7 @@ impl Flights {
     where
         W: Future<Output = bool> + Send + 'static,
     {
-        let mut list = self.list();
+        let mut list = self.under_way.lock();
         let under_way = list.get(&start).into_iter().flatten().find(|(part, _)| is_own(part));
         if let Some((_, under_way)) = under_way {
             return Some(Landing(under_way.clone()));
@@ -103,14 +108,10 @@ impl Flights {
 
     /// Waits for all work in progress.
     pub(super) async fn finish(&self) {
-        let all: Vec<_> = self.list().values().flatten().cloned().collect();
+        let all: Vec<_> = self.under_way.lock().values().flatten().cloned().collect();
         for (_, one) in all {
             Landing(one).reached().await;
         }
-    }
-
-    fn list(&self) -> MutexGuard<'_, UnderWay> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +130,7 @@ impl Drop for Flight {
         if self.has_failed {
             self.flights.failed.insert(&self.start, self.part);
         }
-        let mut list = self.flights.list();
+        let mut list = self.flights.under_way.lock();
         if let Some(own) = list.get_mut(&self.start) {
             own.retain(|(part, _)| *part != self.part);
             if own.is_empty() {

@@ -2,11 +2,12 @@
 //! compaction. The store decides between processes: the first to write a compaction's record
 //! settles it. Memory in front of it saves reads, and changes nothing.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::keys::Key;
 use crate::config::Summaries;
@@ -200,7 +201,7 @@ impl Records {
 
     /// Puts `newest` before the known ones and `oldest` after them, as far as there is room.
     fn remember(&self, start: &Key, newest: &[Ready], oldest: &[Ready]) -> Arc<[Ready]> {
-        let _turn = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.keeping.lock();
         let known = self.ready.get(start);
         let mut all: Vec<Ready> = Vec::new();
         for ready in newest.iter().chain(known.iter().flat_map(|known| known.iter())).chain(oldest)

@@ -2,9 +2,9 @@
 //! model, since providers limit each by itself. Bounded in number and time.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use weir_store::Tenant;
@@ -27,7 +27,7 @@ impl Cooldowns {
         if wait.is_zero() {
             return;
         }
-        let mut cooling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cooling = self.0.lock();
         if cooling.len() >= MAX_COOLING {
             cooling.retain(|_, until| *until > now);
         }
@@ -38,7 +38,7 @@ impl Cooldowns {
 
     /// Whether requests for `model` are unwelcome at `now`.
     pub(super) fn is_cooling(&self, tenant: Option<Tenant>, model: &str, now: Instant) -> bool {
-        let cooling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cooling = self.0.lock();
         if cooling.is_empty() {
             return false;
         }
@@ -81,6 +81,6 @@ mod tests {
         for number in 0..2 * MAX_COOLING {
             cooldowns.note(None, &number.to_string(), begun, Duration::from_secs(1));
         }
-        assert!(cooldowns.0.lock().expect("nobody panics with it").len() <= MAX_COOLING);
+        assert!(cooldowns.0.lock().len() <= MAX_COOLING);
     }
 }

@@ -2,7 +2,8 @@
 //! teaches it again. Sends nothing.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Maximum number of remembered models. Past that, all are forgotten.
 const MAX_MODELS: usize = 1000;
@@ -18,7 +19,7 @@ pub struct RefusedModels {
 impl RefusedModels {
     /// Whether `model` is remembered.
     pub(crate) fn has(&self, model: &str) -> bool {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner).contains(model)
+        self.models.lock().contains(model)
     }
 
     /// Remembers `model`; returns whether it is new.
@@ -26,7 +27,7 @@ impl RefusedModels {
         if model.len() > MAX_MODEL_BYTES {
             return false;
         }
-        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut models = self.models.lock();
         if models.len() >= MAX_MODELS {
             models.clear();
         }

@@ -2,7 +2,9 @@
 //! any process applies from the next request on.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use crate::budget::scope::EACH;
 use crate::budget::{Budget, Scope, ScopeKind, Scopes};
@@ -83,7 +85,7 @@ impl BudgetCache {
         scopes: &Scopes<'_>,
         as_of: Option<u64>,
     ) -> Result<Vec<Applied>, StoreError> {
-        let snapshot = self.cached.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let snapshot = self.cached.read().clone();
         if let Some(snapshot) = snapshot.filter(|snapshot| as_of == Some(snapshot.version)) {
             return Ok(snapshot.of(scopes));
         }
@@ -111,13 +113,13 @@ impl BudgetCache {
         }
         let (version, budgets) = self.store.budgets().await?;
         let snapshot = Arc::new(Snapshot::new(version, budgets));
-        *self.cached.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&snapshot));
+        *self.cached.write() = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }
 
     /// Returns the cached budgets, if nothing has changed since.
     fn current(&self) -> Option<Arc<Snapshot>> {
-        let snapshot = self.cached.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let snapshot = self.cached.read().clone();
         snapshot.filter(|snapshot| self.store.backend.is_current(snapshot.version))
     }
 }

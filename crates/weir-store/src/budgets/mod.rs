@@ -5,8 +5,6 @@ mod cache;
 mod rows;
 pub(crate) mod spent;
 
-use std::fmt;
-
 pub use cache::{Applied, BudgetCache};
 
 use crate::StoreError;
@@ -17,33 +15,16 @@ use crate::ledger::{Intent, RequestId};
 pub const MAX_BUDGETS: i64 = 10_000;
 
 /// Error of setting a budget.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
     /// The budget is invalid.
+    #[error("{0}")]
     Invalid(String),
     /// The store holds the maximum number of budgets.
+    #[error("there are {MAX_BUDGETS} budgets already, the maximum")]
     TooMany,
-    Store(StoreError),
-}
-
-impl fmt::Display for BudgetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(message) => f.write_str(message),
-            Self::TooMany => {
-                write!(f, "there are {MAX_BUDGETS} budgets already, the maximum")
-            }
-            Self::Store(error) => write!(f, "the store: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for BudgetError {}
-
-impl From<StoreError> for BudgetError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
+    #[error("the store: {0}")]
+    Store(#[from] StoreError),
 }
 
 /// Query of the journal for a counter's initial value.

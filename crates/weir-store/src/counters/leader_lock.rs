@@ -3,7 +3,9 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
 
 use super::super::files::{beside, make_private};
 use super::super::{Store, StoreError};
@@ -37,7 +39,7 @@ impl LeaderLock {
         if self.file.get().is_some() {
             return Ok(true);
         }
-        let _guard = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.trying.lock();
         if self.file.get().is_some() {
             return Ok(true);
         }

@@ -7,10 +7,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -173,18 +174,13 @@ impl Memory {
         &self.zone
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A change under the lock is complete before any step that could panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
-        self.state().open(&self.zone, id, Lease::empty(begun_ms, owner));
+        self.state.lock().open(&self.zone, id, Lease::empty(begun_ms, owner));
     }
 
     /// Registers a request of another process that this one settles now.
     pub(super) fn adopt(&self, id: RequestId, begun_ms: u64, owner: Owner) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // What a counter holds for it stays held.
         if !state.leases.contains_key(&id) {
             state.open(&self.zone, id, Lease::empty(begun_ms, owner));
@@ -193,7 +189,7 @@ impl Memory {
 
     /// Leaves a request to the process that settles it in the journal.
     pub(super) fn leave(&self, id: RequestId) {
-        if let Some(lease) = self.state().leases.get_mut(&id) {
+        if let Some(lease) = self.state.lock().leases.get_mut(&id) {
             lease.recorded.get_or_insert_default();
         }
     }
@@ -202,7 +198,7 @@ impl Memory {
     /// done.
     pub(super) async fn follow(&self) -> Result<(), StoreError> {
         let ids: Vec<RequestId> = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_due = |at: Instant| at.elapsed() >= FOLLOW_INTERVAL;
             let recorded = state.leases.iter().filter(|(_, lease)| lease.recorded.is_some());
             let ids: Vec<RequestId> = recorded.map(|(id, _)| *id).collect();
@@ -234,7 +230,7 @@ impl Memory {
     }
 
     pub(super) fn settle(&self, id: RequestId, spending: Spending) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.settle(id, spending);
         state.wake(&self.zone);
     }
@@ -252,7 +248,7 @@ impl Memory {
         let deadline = Instant::now() + wanted.patience;
         let mut queued = loop {
             let missing = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 match state.step(&self.zone, &wanted, &owner, true, true) {
                     HoldStep::Done(answer) => return answer,
                     HoldStep::Load(missing) => missing,
@@ -284,13 +280,13 @@ impl Memory {
     /// the last leader has counted on.
     async fn lead(&self) -> Result<bool, StoreError> {
         if !self.leader.acquire().await? {
-            self.state().leads = false;
+            self.state.lock().leads = false;
             return Ok(false);
         }
-        if !self.state().leads {
+        if !self.state.lock().leads {
             // Nothing that was read before is loaded after this.
             let _guard = self.loading.lock().await;
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if !state.leads {
                 state.leads = true;
                 state.counters.values_mut().for_each(|slot| slot.loaded_at = None);
@@ -341,7 +337,7 @@ impl Memory {
         let mut is_read = false;
         loop {
             let missing = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let missing = state.missing(&self.zone, applied, now_ms);
                 // Copies grow old while others are read.
                 if missing.is_empty() || (is_read && !state.leads) {
@@ -366,7 +362,7 @@ impl Memory {
             let key = (applied.budget.id.clone(), applied.scope.clone());
             let span = applied.budget.id.window.span(&self.zone, now_ms);
             let open = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if state.is_loaded(&key, &span) {
                     continue;
                 }
@@ -375,7 +371,7 @@ impl Memory {
             let _loading = Loading(self);
             let known = open.clone();
             let past = read_past(&self.store, applied, &span, &self.zone, open).await?;
-            self.state().complete(&self.zone, &key, &span, past, &known);
+            self.state.lock().complete(&self.zone, &key, &span, past, &known);
         }
         Ok(())
     }
@@ -634,7 +630,7 @@ struct Loading<'a>(&'a Memory);
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
-        self.0.state().ended = None;
+        self.0.state.lock().ended = None;
     }
 }
 
@@ -659,7 +655,7 @@ impl<'a> QueuedRequest<'a> {
 
     /// Takes the available amount after waiting to the end.
     fn take_available(mut self, owner: Owner) -> Answer {
-        let mut state = self.memory.state();
+        let mut state = self.memory.state.lock();
         if let Ok(answer) = self.answer.try_recv() {
             self.is_over = true;
             return answer;
@@ -683,7 +679,7 @@ impl Drop for QueuedRequest<'_> {
         if self.is_over {
             return;
         }
-        let mut state = self.memory.state();
+        let mut state = self.memory.state.lock();
         let before = state.waiting.len();
         state.waiting.retain(|waiter| waiter.wanted.id != self.wanted.id);
         if state.waiting.len() < before {

@@ -6,8 +6,6 @@ mod rows;
 mod secrets;
 mod settings;
 
-use std::fmt;
-
 use serde::Serialize;
 
 pub use cache::{Holder, KeyCache, KeyStatus};
@@ -123,54 +121,32 @@ impl Issued {
 }
 
 /// Error of a key operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// No key has this id.
+    #[error("no key has this id")]
     Unknown,
     /// The key is revoked, permanently.
+    #[error("the key is revoked permanently; create a new one")]
     Revoked,
     /// An invalid value.
-    Invalid {
-        field: &'static str,
-        message: String,
-    },
+    #[error("{field} {message}")]
+    Invalid { field: &'static str, message: String },
     /// The team belongs to another organisation.
-    TeamElsewhere {
-        organisation: String,
-    },
+    #[error(
+        "the team belongs to the organisation {organisation:?}; give that one or none, or another team"
+    )]
+    TeamElsewhere { organisation: String },
     /// The store holds the maximum number of keys.
+    #[error("there are {MAX_KEYS} keys already, the maximum")]
     TooMany,
-    Store(StoreError),
+    #[error("the store: {0}")]
+    Store(#[from] StoreError),
 }
 
 impl KeyError {
     fn invalid(field: &'static str, message: impl Into<String>) -> Self {
         Self::Invalid { field, message: message.into() }
-    }
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("no key has this id"),
-            Self::Revoked => f.write_str("the key is revoked permanently; create a new one"),
-            Self::Invalid { field, message } => write!(f, "{field} {message}"),
-            Self::TeamElsewhere { organisation } => write!(
-                f,
-                "the team belongs to the organisation {organisation:?}; give that one or none, or \
-                 another team"
-            ),
-            Self::TooMany => write!(f, "there are {MAX_KEYS} keys already, the maximum"),
-            Self::Store(error) => write!(f, "the store: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for KeyError {}
-
-impl From<StoreError> for KeyError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }
 

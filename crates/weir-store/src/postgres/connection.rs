@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
@@ -262,13 +263,12 @@ impl Connection {
     }
 
     async fn prepared(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
-        let known =
-            self.statements.lock().unwrap_or_else(PoisonError::into_inner).get(sql).cloned();
+        let known = self.statements.lock().get(sql).cloned();
         if let Some(statement) = known {
             return Ok(statement);
         }
         let statement = self.client.prepare(sql).await?;
-        let mut statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut statements = self.statements.lock();
         statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }

@@ -1,8 +1,8 @@
 //! The leader lease as this weir knows it, and its rival. Asks no server.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::StoreError;
@@ -49,11 +49,11 @@ impl Rival {
 
 impl LeaderLease {
     pub(super) fn obtained(&self) -> Option<Instant> {
-        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.obtained.lock()
     }
 
     pub(super) fn obtain(&self, asked_at: Instant) {
-        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
+        *self.obtained.lock() = Some(asked_at);
     }
 
     /// Whether this weir has it without asking again.

@@ -7,9 +7,10 @@
 //! connections and one semaphore.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -111,7 +112,7 @@ impl Pool {
         let waited = tokio::time::timeout(timeout(&self.health), self.places.acquire()).await;
         let place = waited.map_err(|_| ServerFailure::TimedOut)?.map_err(|_| StoreError::Closed)?;
         let idle = loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let idle = self.idle.lock().pop();
             if idle.as_ref().is_none_or(Connection::is_usable) {
                 break idle;
             }
@@ -131,7 +132,7 @@ impl Pool {
     /// Opens a connection outside the pool.
     pub(super) async fn connect(&self) -> Result<Connection, ServerFailure> {
         {
-            let backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+            let backoff = self.backoff.lock();
             if let Some((until, message)) = &backoff.closed
                 && Instant::now() < *until
             {
@@ -139,7 +140,7 @@ impl Pool {
             }
         }
         let opened = self.open().await;
-        let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut backoff = self.backoff.lock();
         match &opened {
             Ok(_) => *backoff = Backoff::default(),
             Err(failure) => {
@@ -170,7 +171,7 @@ impl Deref for LeasedConnection<'_> {
 impl Drop for LeasedConnection<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take().filter(Connection::is_usable) {
-            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            self.pool.idle.lock().push(connection);
         }
     }
 }

@@ -2,9 +2,10 @@
 //! Changes by other processes arrive within a moment. Evicted entries stay here until they expire.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::super::{Entry, Kind, Tenant};
 use super::connection::{Connection, ServerFailure, TIMEOUT};
@@ -28,7 +29,7 @@ struct Replica {
 
 impl Replicas {
     fn with<T>(&self, work: impl FnOnce(&mut HashMap<&'static str, Replica>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.0.lock())
     }
 
     /// Removes expired entries.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::super::StoreError;
@@ -20,13 +21,13 @@ const TRUSTED: Duration = Duration::from_secs(1);
 
 /// The change counter as known to this weir.
 #[derive(Default)]
-pub(super) struct ChangeCount(std::sync::Mutex<Option<(u64, Instant)>>);
+pub(super) struct ChangeCount(Mutex<Option<(u64, Instant)>>);
 
 impl ChangeCount {
     /// Records the counter that the server returned to a query sent at `asked`. Older answers than
     /// the known one are ignored.
     pub(super) fn note(&self, version: u64, asked_at: Instant) {
-        let mut known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.is_none_or(|(_, before)| before <= asked_at) {
             *known = Some((version, asked_at));
         }
@@ -34,7 +35,7 @@ impl ChangeCount {
 
     /// Returns the change counter; `None` if it is too old to trust.
     fn version(&self) -> Option<u64> {
-        let known = *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = *self.0.lock();
         known.filter(|(_, asked_at)| asked_at.elapsed() < TRUSTED).map(|(version, _)| version)
     }
 }

@@ -1,8 +1,9 @@
 //! Rate counters of one process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Limits, Refused};
@@ -51,7 +52,7 @@ impl Memory {
     ) -> Result<(Used, MemorySlot, Option<Left>), Refused> {
         let now_ms = elapsed_ms(self.began);
         let usage = self.usage_of(name, now_ms);
-        let mut used = lock(&usage);
+        let mut used = usage.lock();
         used.last_ms = now_ms;
         if let Some(most) = limits.max_concurrent
             && used.under_way >= most
@@ -69,14 +70,14 @@ impl Memory {
     }
 
     fn usage_of(&self, name: &str, now_ms: u64) -> Arc<Mutex<NameUsage>> {
-        let mut all = lock(&self.usage);
+        let mut all = self.usage.lock();
         if let Some(usage) = all.get(name) {
             return Arc::clone(usage);
         }
         if all.len() >= FORGET_ABOVE {
             all.retain(|_, usage| {
                 Arc::strong_count(usage) > 1
-                    || now_ms.saturating_sub(lock(usage).last_ms) < FORGET_AFTER_MS
+                    || now_ms.saturating_sub(usage.lock().last_ms) < FORGET_AFTER_MS
             });
         }
         Arc::clone(all.entry(name.to_owned()).or_default())
@@ -86,14 +87,14 @@ impl Memory {
 impl Used {
     pub(super) fn take(&self, tokens: u64, per_minute: u64) -> Result<Left, TooMany> {
         let now_ms = elapsed_ms(self.began);
-        let mut used = lock(&self.usage);
+        let mut used = self.usage.lock();
         used.tokens.take(tokens, per_minute, now_ms)?;
         Ok(used.tokens.left(per_minute, now_ms))
     }
 
     pub(super) fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
         let now_ms = elapsed_ms(self.began);
-        let mut used = lock(&self.usage);
+        let mut used = self.usage.lock();
         used.last_ms = now_ms;
         used.tokens.correct(taken, actual, per_minute, now_ms);
     }
@@ -101,16 +102,11 @@ impl Used {
 
 impl Drop for MemorySlot {
     fn drop(&mut self) {
-        let mut used = lock(&self.0);
+        let mut used = self.0.lock();
         used.under_way = used.under_way.saturating_sub(1);
     }
 }
 
 fn elapsed_ms(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-/// State left by a panicked thread is valid: each change is one step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,9 +2,10 @@
 //! each (`scripts/`), on Redis' clock. A place that its instance stops renewing becomes free.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::Script;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -79,7 +80,7 @@ impl RedisRates {
         let (rates, owned_name) = (Arc::clone(self), name.to_owned());
         let mut slot = RedisSlot { rates, name: owned_name, id: random()?, may_exist: true };
         // Renewed from now on, and released if no answer comes.
-        self.places().insert(slot.id.clone(), slot.name.clone());
+        self.places.lock().insert(slot.id.clone(), slot.name.clone());
         let arguments = json!({
             "place": slot.id,
             "life_ms": self.life_ms,
@@ -120,13 +121,10 @@ impl RedisRates {
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn renew(&self) -> Result<(), StoreError> {
         let places: Vec<Value> = self
-            .places()
+            .places
+            .lock()
             .iter()
             .map(
                 |(id, name)| json!({ "key": self.redis.key(&format!("rate:{name}")), "place": id }),
@@ -165,7 +163,7 @@ impl Taken {
 
 impl Drop for RedisSlot {
     fn drop(&mut self) {
-        self.rates.places().remove(&self.id);
+        self.rates.places.lock().remove(&self.id);
         if self.may_exist {
             self.rates.call_detached(&LEAVE, &self.name, json!({ "place": self.id }));
         }

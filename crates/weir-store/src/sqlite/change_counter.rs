@@ -5,9 +5,10 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::files::{beside, private};
@@ -67,7 +68,7 @@ impl ChangeCounter {
         match &*self.0 {
             Place::Memory(count) => Some(count.load(Ordering::Acquire)),
             Place::File { file, .. } => {
-                let file = file.read().unwrap_or_else(PoisonError::into_inner);
+                let file = file.read();
                 read_count(file.as_ref()?)
             }
         }
@@ -78,7 +79,7 @@ impl ChangeCounter {
     pub(crate) fn reopen(&self) {
         let Place::File { path, file } = &*self.0 else { return };
         if self.read().is_none() {
-            *file.write().unwrap_or_else(PoisonError::into_inner) = File::open(path).ok();
+            *file.write() = File::open(path).ok();
         }
     }
 
@@ -94,7 +95,7 @@ impl ChangeCounter {
                     // their next regular read of the store.
                     let _ = std::fs::remove_file(path);
                 }
-                *file.write().unwrap_or_else(PoisonError::into_inner) = File::open(path).ok();
+                *file.write() = File::open(path).ok();
             }
         }
     }

@@ -4,8 +4,9 @@
 //! left for later still have their intent.
 
 use std::borrow::Cow;
-use std::sync::{LazyLock, Mutex};
+use std::sync::LazyLock;
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
 use crate::ledger::query::{COUNT_COLUMNS, SUM_COLUMNS};
@@ -23,7 +24,7 @@ impl DayRows {
     /// Returns the row count of `day` including one new row. Rows of other processes are read once
     /// per day, and rows of a rollback stay counted. Both shift the limit only slightly.
     fn with_one_more(&self, connection: &Connection, day: i64) -> rusqlite::Result<u64> {
-        let mut known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut known = self.0.lock();
         let rows = match *known {
             Some((of, rows)) if of == day => rows,
             _ => connection

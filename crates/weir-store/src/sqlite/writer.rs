@@ -1,9 +1,10 @@
 //! Single writer: one connection, one transaction at a time. A thread runs all queued work in one
 //! transaction, so that many callers share a commit. The work is opaque here.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ pub(crate) struct WriterState {
 impl WriterState {
     /// Locks the connection for writing, with no transaction open.
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
-        without_transaction(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
+        without_transaction(self.connection.lock())
     }
 
     /// Runs `work` as a separate transaction on this thread, which may wait for others.

@@ -13,9 +13,10 @@ use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::files::{create_private, sync_folder};
@@ -102,15 +103,11 @@ impl RequestLog {
 
     /// Creates the first segment. Requires its instance's lock.
     pub(crate) fn create_first_segment(&self) -> io::Result<()> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if matches!(inner.tail, Tail::Closed) {
             inner.tail = Tail::File(self.new_segment(0)?);
         }
         Ok(())
-    }
-
-    fn inner(&self) -> MutexGuard<'_, LogState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn new_segment(&self, number: u64) -> io::Result<Segment> {
@@ -129,7 +126,7 @@ impl RequestLog {
         if self.is_lost.load(Ordering::Relaxed) {
             return Err(removed_error());
         }
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         self.write(&mut inner, record, self.max_bytes)?;
         inner.open.insert(id);
         Ok(())
@@ -137,7 +134,7 @@ impl RequestLog {
 
     /// Returns those of the requests that are open here.
     pub(crate) fn open_of(&self, ids: &[RequestId]) -> impl Iterator<Item = RequestId> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let open: Vec<RequestId> =
             ids.iter().filter(|id| inner.open.contains(*id)).copied().collect();
         open.into_iter()
@@ -145,7 +142,7 @@ impl RequestLog {
 
     /// Writes the record that ends a request; `None` if it is not open here.
     pub(crate) fn end(&self, id: RequestId, record: &[u8]) -> Option<Result<(), StoreError>> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if !inner.open.contains(&id) {
             return None;
         }
@@ -206,7 +203,7 @@ impl RequestLog {
 
     /// Returns the number of writes, and the bytes after the checkpoint.
     pub(crate) fn activity(&self) -> Activity {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let (segment, bytes) = match &inner.tail {
             Tail::Closed => (0, 0),
             Tail::Memory { from, bytes } => (0, from + bytes.len() as u64),
@@ -231,13 +228,13 @@ impl RequestLog {
 
     /// Returns whether any record lies after the checkpoint.
     pub(crate) fn is_checkpoint_pending(&self) -> bool {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         !inner.closed.is_empty() || inner.end() > inner.checkpoint
     }
 
     /// Returns up to `limit` bytes in memory after `position`; `None` if the log is in files.
     pub(crate) fn read_memory(&self, position: Position, limit: u64) -> Option<Vec<u8>> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let Tail::Memory { from, bytes } = &inner.tail else { return None };
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let left = bytes.get(size(position.bytes.saturating_sub(*from))..).unwrap_or_default();
@@ -246,13 +243,13 @@ impl RequestLog {
 
     /// Returns whether the log is closed for writing.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.inner().tail, Tail::Closed)
+        matches!(self.inner.lock().tail, Tail::Closed)
     }
 
     /// Returns the files of unfinished segments, oldest first.
     pub(crate) fn segment_files(&self) -> Vec<SegmentFile> {
         let Some(folder) = &self.folder else { return Vec::new() };
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let closed = inner.closed.iter().map(|closed| closed.number);
         let tail = match &inner.tail {
             Tail::File(segment) => Some(segment.number),
@@ -264,7 +261,7 @@ impl RequestLog {
 
     /// Advances the checkpoint, after its commit.
     pub(crate) fn advance_checkpoint(&self, position: Position) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if position > inner.checkpoint {
             inner.checkpoint = position;
             self.checkpoints.fetch_add(1, Ordering::Relaxed);
@@ -292,7 +289,7 @@ impl RequestLog {
     /// Starts another segment if the current one is large or its end was requested.
     pub(crate) fn rotate_if_due(&self) {
         let must_rotate = self.must_rotate.swap(false, Ordering::Relaxed);
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let Tail::File(segment) = &inner.tail else { return };
         let may_be_longer =
             segment.bytes < self.max_bytes / MAX_SEGMENTS && !(must_rotate && segment.bytes > 0);
@@ -315,7 +312,7 @@ impl RequestLog {
 
     /// Closes the log for writing.
     pub(crate) fn close(&self) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if let Tail::File(last) = std::mem::take(&mut inner.tail) {
             inner.closed.push_back(last.close());
         }
@@ -341,7 +338,7 @@ impl RequestLog {
         let mut tail = None;
         let mut unnamed = None;
         {
-            let inner = self.inner();
+            let inner = self.inner.lock();
             let unsynced = |it: &ClosedSegment| Some((it.number, it.unsynced.clone()?));
             closed.extend(inner.closed.iter().filter_map(unsynced));
             if let Tail::File(segment) = &inner.tail {
@@ -360,7 +357,7 @@ impl RequestLog {
             sync_folder(&segment_path(folder, &self.instance, number))?;
             sync_folder(folder)?;
         }
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         for synced in &mut inner.closed {
             // A segment that was ended since may have been written to since.
             if closed.iter().any(|(number, _)| *number == synced.number) {

@@ -19,7 +19,7 @@ impl RedisCounters {
         let token: Arc<str> =
             reply.first().map(|token| token.as_str().into()).ok_or_else(unexpected_reply)?;
         let is_new = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_new = state.generation.as_ref() != Some(&token);
             state.generation = Some(Arc::clone(&token));
             is_new
@@ -70,7 +70,7 @@ impl RedisCounters {
 
     /// Returns the generation known to this instance.
     pub(crate) async fn generation(&self) -> Result<Arc<str>, StoreError> {
-        let known = self.state().generation.clone();
+        let known = self.state.lock().generation.clone();
         match known {
             Some(known) => Ok(known),
             None => self.refresh_generation().await,

@@ -34,10 +34,11 @@ mod scripts;
 mod settle;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -152,11 +153,6 @@ impl RedisCounters {
         counts
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A change under the lock is complete before any step that could panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
         self.add_lease(id, Lease::empty(begun_ms, owner));
     }
@@ -169,7 +165,7 @@ impl RedisCounters {
     }
 
     fn add_lease(&self, id: RequestId, lease: Lease) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // It may already hold something, if its call was not answered: the settlement resolves
         // that.
         state.ended.remove(&id);
@@ -183,7 +179,7 @@ impl RedisCounters {
     /// open requests. So a request recorded within the grace after its hold is in every counter. A
     /// later one may be sent only if Redis has not been emptied since, which costs a round trip.
     pub(super) async fn opened(&self, id: RequestId) -> Result<bool, StoreError> {
-        let grant = match self.state().leases.get_mut(&id) {
+        let grant = match self.state.lock().leases.get_mut(&id) {
             Some(lease) => {
                 lease.written = Some(Instant::now());
                 lease.grant.clone()
@@ -199,20 +195,20 @@ impl RedisCounters {
 
     /// Leaves a request to another settler: its instance, or a sweep.
     pub(super) fn forget(&self, id: RequestId) {
-        self.state().leases.remove(&id);
+        self.state.lock().leases.remove(&id);
     }
 
     /// Settles a request at once, or as soon as Redis is back.
     pub(super) async fn settle(&self, id: RequestId, spending: Spending) {
-        self.state().end(id, spending);
+        self.state.lock().end(id, spending);
         if self.finish(id).await.is_ok() {
-            self.state().queue.wake_next();
+            self.state.lock().queue.wake_next();
         }
     }
 
     /// Releases a request's hold, without waiting.
     pub(super) fn release(&self, id: RequestId) {
-        self.state().end(id, Spending::default());
+        self.state.lock().end(id, Spending::default());
         self.wakeup.notify_one();
     }
 
@@ -245,7 +241,7 @@ impl RedisCounters {
         let deadline = Instant::now() + wanted.patience;
         let names: Vec<String> = wanted.applied.iter().map(name_of).collect();
         let attempt = Reserving { wanted, owner, names };
-        let may_hold = !self.state().queue.has_any_for(&attempt.names);
+        let may_hold = !self.state.lock().queue.has_any_for(&attempt.names);
         if let ReserveStep::Done(answer) = self.step(&attempt, true, may_hold).await? {
             return answer;
         }
@@ -316,7 +312,10 @@ impl RedisCounters {
                     continue;
                 }
                 let grant = Grant { generation, called_at };
-                self.state().leases.insert(wanted.id, self.lease(attempt, output_tokens, grant));
+                self.state
+                    .lock()
+                    .leases
+                    .insert(wanted.id, self.lease(attempt, output_tokens, grant));
                 unconfirmed.is_pending = false;
                 let statuses = statuses(&wanted.applied, &counts);
                 return Ok(ReserveStep::Done(Ok((output_tokens, statuses))));
@@ -325,7 +324,7 @@ impl RedisCounters {
             let share = match has_patience {
                 true => Share::among(
                     &rooms,
-                    self.state().queue.has_others_for(wanted.id, &attempt.names),
+                    self.state.lock().queue.has_others_for(wanted.id, &attempt.names),
                 ),
                 false => Share::All,
             };
@@ -478,7 +477,7 @@ impl Drop for Unconfirmed<'_> {
             let Reservation { id, begun_ms, .. } = *self.attempt.wanted;
             let owner = self.attempt.owner.clone();
             let lease = Lease::empty(begun_ms, owner);
-            self.counts.state().note_ended(id, lease, Spending::default());
+            self.counts.state.lock().note_ended(id, lease, Spending::default());
             self.counts.wakeup.notify_one();
         }
     }
@@ -492,7 +491,7 @@ struct Queued<'a> {
 
 impl<'a> Queued<'a> {
     fn new(counts: &'a RedisCounters, attempt: &Reserving<'_>) -> Result<Self, NoRoom> {
-        let mut state = counts.state();
+        let mut state = counts.state.lock();
         if state.queue.len() >= MAX_WAITING {
             return Err(NoRoom::Held);
         }
@@ -503,7 +502,7 @@ impl<'a> Queued<'a> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        let mut state = self.counts.state();
+        let mut state = self.counts.state.lock();
         state.queue.leave(&self.turn);
         // Requests behind it may fit now.
         state.queue.wake_next();

@@ -44,7 +44,7 @@ pub(super) async fn run(
 impl RedisCounters {
     /// Sends pending settlements.
     async fn flush(&self) -> Result<(), StoreError> {
-        let ids: Vec<RequestId> = self.state().ended.keys().copied().collect();
+        let ids: Vec<RequestId> = self.state.lock().ended.keys().copied().collect();
         for id in ids {
             self.finish(id).await?;
         }
@@ -64,7 +64,7 @@ impl RedisCounters {
     pub(crate) async fn register_unknown(&self) -> Result<(), StoreError> {
         let _guard = self.registering.lock().await;
         let (generation, unknown) = {
-            let state = self.state();
+            let state = self.state.lock();
             let Some(generation) = state.generation.clone() else { return Ok(()) };
             let is_unknown = |lease: &Lease| lease.known_in.as_ref() != Some(&generation);
             let unknown = state.leases.iter().filter(|(_, lease)| is_unknown(lease));
@@ -111,7 +111,7 @@ impl RedisCounters {
         if !self.cover(generation, uncovered).await? {
             return Err(StoreError::Busy);
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for (id, ..) in leases {
             if let Some(lease) = state.leases.get_mut(id) {
                 lease.known_in = Some(Arc::clone(generation));
@@ -126,7 +126,7 @@ impl RedisCounters {
     /// Renews the leases of all requests under way. Registers those that Redis has lost.
     async fn renew(&self) -> Result<(), StoreError> {
         let ids: Vec<RequestId> = {
-            let state = self.state();
+            let state = self.state.lock();
             let known = state.leases.iter().filter(|(_, lease)| lease.known_in.is_some());
             // Ended requests that are not settled yet are renewed as well: a sweep by another would
             // be no faster.
@@ -164,7 +164,7 @@ impl RedisCounters {
     /// way: its hold remains in the counters and could never be released.
     fn mark_unknown(&self, reply: &[String]) -> bool {
         let (mut is_lost, mut has_lost) = (false, false);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for word in reply {
             if word == "lost" {
                 is_lost = true;
@@ -187,7 +187,7 @@ impl RedisCounters {
         let arguments = |_: &str| json!({ "again_ms": again_ms, "most": BATCH });
         let reply = self.call(&SWEEP, arguments).await?;
         let ids: Vec<RequestId> = {
-            let state = self.state();
+            let state = self.state.lock();
             let expired = reply.iter().skip(1).filter_map(|id| read_id(id));
             // This instance was delayed and continues.
             let is_own =
@@ -207,7 +207,7 @@ impl RedisCounters {
                 }
             }
         }
-        self.state().queue.wake_next();
+        self.state.lock().queue.wake_next();
         Ok(())
     }
 }

@@ -36,7 +36,7 @@ impl RedisCounters {
             let reply = self.call_in(&generation, &SETTLE, arguments).await?;
             match reply.first().map(String::as_str) {
                 Some("done") => {
-                    self.state().ended.remove(&id);
+                    self.state.lock().ended.remove(&id);
                     return Ok(());
                 }
                 Some("unknown") => {
@@ -53,7 +53,7 @@ impl RedisCounters {
     }
 
     fn ended(&self, id: RequestId) -> Option<EndedLease> {
-        self.state().ended.get(&id).cloned()
+        self.state.lock().ended.get(&id).cloned()
     }
 
     /// Settles another instance's request.
