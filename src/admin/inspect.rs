@@ -95,7 +95,7 @@ struct ListedConversation {
 
 impl From<ProxyError> for Refusal {
     fn from(error: ProxyError) -> Self {
-        Self::new(error.kind.status(), error.kind.code(), error.message)
+        Self::new(error.kind.status(), error.kind.word(), error.message)
     }
 }
 

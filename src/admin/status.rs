@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::AdminState;
 use super::api::{Answer, done};
+use crate::config::Config;
 use crate::config::changes::Change;
 use crate::config::shown::Setting;
-use crate::config::{AuthMode, Config, Mode};
 use crate::proxy::Proxy;
 use crate::proxy::upstreams::{Upstream, learned};
 use weir_store::{State, now_ms};
@@ -133,14 +133,8 @@ impl AdminState {
 
 fn mode(config: &Config) -> Value {
     json!({
-        "callers": match config.auth.mode {
-            AuthMode::Keys => "keys",
-            AuthMode::Open => "open",
-        },
-        "conversations": match config.context.mode {
-            Mode::Compact => "compact",
-            Mode::Observe => "observe",
-        },
+        "callers": config.auth.mode.word(),
+        "conversations": config.context.mode.word(),
     })
 }
 

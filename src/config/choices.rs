@@ -1,12 +1,7 @@
 //! Choices of the configuration: their words, with the values that they stand for.
 
+use super::words::{Worded, worded};
 use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart};
-
-/// A type whose values are written as words.
-pub(super) trait Worded: Copy + 'static {
-    /// Values by their words, in the order of the documentation.
-    const WORDS: &'static [(&'static str, Self)];
-}
 
 /// Returns the words of `T`.
 pub(super) fn words<T: Worded>() -> Vec<&'static str> {
@@ -28,22 +23,7 @@ words_of!(Importance: "role" = Role, "reference" = Reference);
 words_of!(Notes: "off" = Nothing, "count" = Count, "extract" = Extract, "excerpts" = Excerpts);
 words_of!(Restart: "off" = Never, "second_hard" = SecondHard, "exhausted" = Exhausted);
 
-/// Declares types with the words of their values.
-macro_rules! choices {
-    ($($(#[$of:meta])+ $type:ident { $($(#[$meta:meta])* $value:ident = $word:literal,)+ })+) => {
-        $(
-            $(#[$of])+
-            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-            pub enum $type { $($(#[$meta])* $value),+ }
-
-            impl Worded for $type {
-                const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),+];
-            }
-        )+
-    };
-}
-
-choices! {
+worded! {
     /// When weir requests usage for a streamed chat whose caller did not.
     AskUsage {
         /// Always, except for models for which the upstream refused it.

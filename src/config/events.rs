@@ -4,9 +4,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::auth::SecretPlace;
+use super::choices::words;
 use super::keys::EVENTS;
 use super::names::is_local_host;
 use super::reader::Reader;
+use super::words::{Worded, worded};
 use super::{Config, Secret};
 
 /// Prefix of a signing secret by the scheme of Standard Webhooks.
@@ -14,57 +16,33 @@ const SECRET_PREFIX: &str = "whsec_";
 /// Sizes of signing keys that the scheme allows.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// Kind of event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
-    /// A budget has passed its warning mark.
-    BudgetWarning,
-    /// A budget is spent.
-    BudgetExhausted,
-    /// An upstream is skipped, since it failed several times in a row.
-    BreakerOpened,
-    /// A skipped upstream answers again.
-    BreakerClosed,
-    /// An upstream refused a request as too long, so a lower limit applies.
-    LimitLearned,
-    /// The store cannot be written.
-    StoreFailing,
-    /// The store can be written again.
-    StoreRecovered,
-    /// A changed configuration was refused.
-    ReloadRefused,
+worded! {
+    /// Kind of event, with its name in posts and in the configuration.
+    EventKind {
+        /// A budget has passed its warning mark.
+        BudgetWarning = "budget_warning",
+        /// A budget is spent.
+        BudgetExhausted = "budget_exhausted",
+        /// An upstream is skipped, since it failed several times in a row.
+        BreakerOpened = "breaker_opened",
+        /// A skipped upstream answers again.
+        BreakerClosed = "breaker_closed",
+        /// An upstream refused a request as too long, so a lower limit applies.
+        LimitLearned = "limit_learned",
+        /// The store cannot be written.
+        StoreFailing = "store_failing",
+        /// The store can be written again.
+        StoreRecovered = "store_recovered",
+        /// A changed configuration was refused.
+        ReloadRefused = "reload_refused",
+    }
 }
 
 impl EventKind {
-    const ALL: [Self; 8] = [
-        Self::BudgetWarning,
-        Self::BudgetExhausted,
-        Self::BreakerOpened,
-        Self::BreakerClosed,
-        Self::LimitLearned,
-        Self::StoreFailing,
-        Self::StoreRecovered,
-        Self::ReloadRefused,
-    ];
-
-    /// Returns its name in posts and in the configuration.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::BudgetWarning => "budget_warning",
-            Self::BudgetExhausted => "budget_exhausted",
-            Self::BreakerOpened => "breaker_opened",
-            Self::BreakerClosed => "breaker_closed",
-            Self::LimitLearned => "limit_learned",
-            Self::StoreFailing => "store_failing",
-            Self::StoreRecovered => "store_recovered",
-            Self::ReloadRefused => "reload_refused",
-        }
-    }
-
     fn from_word(word: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|kind| kind.word() == word);
-        found.ok_or_else(|| {
-            let words = Self::ALL.map(Self::word).join(", ");
+        let found = Self::WORDS.iter().find(|(own, _)| *own == word);
+        found.map(|(_, kind)| *kind).ok_or_else(|| {
+            let words = words::<Self>().join(", ");
             format!("{word:?} is not a kind of event; the kinds are {words}")
         })
     }
@@ -85,10 +63,12 @@ pub struct Events {
 
 impl Config {
     /// Returns the URL that events are posted to, and their kinds; `None` if nothing is posted.
-    pub fn webhook(&self) -> Option<(&str, &[EventKind])> {
+    pub fn webhook(&self) -> Option<(&str, Vec<EventKind>)> {
         let events = &self.events;
-        let all = EventKind::ALL.as_slice();
-        let kinds = if events.kinds.is_empty() { all } else { &events.kinds };
+        let mut kinds = events.kinds.clone();
+        if kinds.is_empty() {
+            kinds.extend(EventKind::WORDS.iter().map(|(_, kind)| *kind));
+        }
         (!events.webhook_url.is_empty()).then_some((events.webhook_url.as_str(), kinds))
     }
 }
@@ -171,10 +151,11 @@ mod tests {
     fn no_kinds_are_all_kinds() {
         let mut config = Config::default();
         assert_eq!(config.webhook(), None);
+        let all = EventKind::WORDS.iter().map(|(_, kind)| *kind).collect();
         config.events.webhook_url = "https://new.example/".to_owned();
-        assert_eq!(config.webhook(), Some(("https://new.example/", EventKind::ALL.as_slice())));
+        assert_eq!(config.webhook(), Some(("https://new.example/", all)));
         config.events.kinds = vec![EventKind::ReloadRefused];
-        let kinds = [EventKind::ReloadRefused];
-        assert_eq!(config.webhook(), Some(("https://new.example/", kinds.as_slice())));
+        let kinds = vec![EventKind::ReloadRefused];
+        assert_eq!(config.webhook(), Some(("https://new.example/", kinds)));
     }
 }

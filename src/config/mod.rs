@@ -24,6 +24,7 @@ mod summaries;
 mod tls;
 pub mod traces;
 pub mod upstreams;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;

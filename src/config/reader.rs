@@ -9,8 +9,8 @@ use figment::value::{Dict, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
 
 use super::checks::edit_distance;
-use super::choices::Worded;
 use super::keys::{Key, Kind, SET_ELSEWHERE, Section};
+use super::words::Worded;
 use weir_store::budget::NanoUsd;
 
 /// Name of the source that holds the defaults.

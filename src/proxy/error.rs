@@ -5,98 +5,62 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::StatusCode;
 
+use crate::config::words::worded;
 use crate::upstream::retry::Tried;
 use crate::upstream::{ClientError, SendError, TargetError};
 use weir_store::{OpenError, StoreError};
 
-/// Kind of error. Few and fixed: the metric's label and the wire's `code`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    InvalidRequest,
-    ContextLengthExceeded,
-    /// The caller's body stopped arriving.
-    BodyTimeout,
-    BodyTooLarge,
-    TooManyMessages,
-    UnsupportedEncoding,
-    OriginNotAllowed,
-    HostNotAllowed,
-    BypassNotAllowed,
-    /// The caller may not keep conversations.
-    ConversationsNotAllowed,
-    /// A caller without credential asked for something stored.
-    CredentialRequired,
-    /// No virtual key, or an invalid one.
-    InvalidApiKey,
-    /// A key may not use the model.
-    ModelNotAllowed,
-    /// A key may not use the route.
-    PassthroughRequired,
-    /// A key exceeded its limit on requests, simultaneous or per minute.
-    RequestRate,
-    /// A key exceeded its limit on tokens per minute.
-    TokenRate,
-    /// The same call was made too often with the same result.
-    RepeatedCall,
-    /// A budget has too little left.
-    BudgetExhausted,
-    /// Other requests hold the rest of a budget.
-    BudgetHeld,
-    /// The model has no known price, and such models are refused.
-    ModelNotPriced,
-    NotFound,
-    /// One of weir's own pages does not support the method.
-    MethodNotAllowed,
-    UpgradeNotSupported,
-    LoopDetected,
-    Overloaded,
-    StoreUnavailable,
-    UpstreamConnect,
-    /// The upstream has no API under the configured base URL.
-    UpstreamPath,
-    UpstreamTimeout,
-    UpstreamClosed,
-    /// The upstream's answer failed before its first content.
-    UpstreamFailed,
-    Internal,
-}
-
-impl ErrorKind {
-    /// Name of the error in answers, logs and metrics.
-    pub fn code(self) -> &'static str {
-        match self {
-            Self::InvalidRequest => "invalid_request",
-            Self::ContextLengthExceeded => "context_length_exceeded",
-            Self::BodyTimeout => "body_timeout",
-            Self::BodyTooLarge => "body_too_large",
-            Self::TooManyMessages => "too_many_messages",
-            Self::UnsupportedEncoding => "unsupported_encoding",
-            Self::OriginNotAllowed => "origin_not_allowed",
-            Self::HostNotAllowed => "host_not_allowed",
-            Self::BypassNotAllowed => "bypass_not_allowed",
-            Self::ConversationsNotAllowed => "conversations_not_allowed",
-            Self::CredentialRequired => "credential_required",
-            Self::InvalidApiKey => "invalid_api_key",
-            // OpenAI's code for both, so that nobody learns which models exist.
-            Self::ModelNotAllowed => "model_not_found",
-            Self::PassthroughRequired => "passthrough_required",
-            Self::RequestRate | Self::TokenRate | Self::BudgetHeld => "rate_limit_exceeded",
-            Self::RepeatedCall => "repeated_call",
-            Self::BudgetExhausted => "insufficient_quota",
-            Self::ModelNotPriced => "model_not_priced",
-            Self::NotFound => "not_found",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::UpgradeNotSupported => "upgrade_not_supported",
-            Self::LoopDetected => "loop_detected",
-            Self::Overloaded => "overloaded",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::UpstreamConnect => "upstream_connect",
-            Self::UpstreamPath => "upstream_path_not_found",
-            Self::UpstreamTimeout => "upstream_timeout",
-            Self::UpstreamClosed => "upstream_closed",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::Internal => "internal",
-        }
+worded! {
+    /// Kind of error. Few and fixed: the metric's label and the wire's `code`.
+    ErrorKind {
+        InvalidRequest = "invalid_request",
+        ContextLengthExceeded = "context_length_exceeded",
+        /// The caller's body stopped arriving.
+        BodyTimeout = "body_timeout",
+        BodyTooLarge = "body_too_large",
+        TooManyMessages = "too_many_messages",
+        UnsupportedEncoding = "unsupported_encoding",
+        OriginNotAllowed = "origin_not_allowed",
+        HostNotAllowed = "host_not_allowed",
+        BypassNotAllowed = "bypass_not_allowed",
+        /// The caller may not keep conversations.
+        ConversationsNotAllowed = "conversations_not_allowed",
+        /// A caller without credential asked for something stored.
+        CredentialRequired = "credential_required",
+        /// No virtual key, or an invalid one.
+        InvalidApiKey = "invalid_api_key",
+        /// A key may not use the model.
+        /// OpenAI's code for both, so that nobody learns which models exist.
+        ModelNotAllowed = "model_not_found",
+        /// A key may not use the route.
+        PassthroughRequired = "passthrough_required",
+        /// A key exceeded its limit on requests, simultaneous or per minute.
+        RequestRate = "rate_limit_exceeded",
+        /// A key exceeded its limit on tokens per minute.
+        TokenRate = "rate_limit_exceeded",
+        /// The same call was made too often with the same result.
+        RepeatedCall = "repeated_call",
+        /// A budget has too little left.
+        BudgetExhausted = "insufficient_quota",
+        /// Other requests hold the rest of a budget.
+        BudgetHeld = "rate_limit_exceeded",
+        /// The model has no known price, and such models are refused.
+        ModelNotPriced = "model_not_priced",
+        NotFound = "not_found",
+        /// One of weir's own pages does not support the method.
+        MethodNotAllowed = "method_not_allowed",
+        UpgradeNotSupported = "upgrade_not_supported",
+        LoopDetected = "loop_detected",
+        Overloaded = "overloaded",
+        StoreUnavailable = "store_unavailable",
+        UpstreamConnect = "upstream_connect",
+        /// The upstream has no API under the configured base URL.
+        UpstreamPath = "upstream_path_not_found",
+        UpstreamTimeout = "upstream_timeout",
+        UpstreamClosed = "upstream_closed",
+        /// The upstream's answer failed before its first content.
+        UpstreamFailed = "upstream_failed",
+        Internal = "internal",
     }
 }
 

@@ -178,7 +178,7 @@ impl Events {
         let key = secret.and_then(|secret| events::signing_key(secret.expose()));
         let inner = Webhook::new(url, key.as_deref()).map(|webhook| SenderState {
             webhook,
-            kinds: kinds.to_vec(),
+            kinds,
             outbox: Outbox::new(MAX_WAITING),
             posts: Arc::default(),
             news: Mutex::default(),

@@ -64,7 +64,7 @@ impl<'a> Envelope<'a> {
                 message: &problem.message,
                 kind: problem.kind.openai_type(),
                 param: problem.param.as_deref(),
-                code: problem.kind.code(),
+                code: problem.kind.word(),
                 upstream: problem.upstream.as_deref().map(UpstreamError::new),
             },
         }
@@ -138,7 +138,7 @@ pub(super) fn error(problem: &ProxyError, shape: Shape) -> Response<Body> {
     let body = body.expect("strings under fixed keys are JSON");
     let mut response = json(status, body);
     let headers = response.headers_mut();
-    headers.insert(X_WEIR_ERROR, HeaderValue::from_static(problem.kind.code()));
+    headers.insert(X_WEIR_ERROR, HeaderValue::from_static(problem.kind.word()));
     if let Some(after_ms) = problem.retry_after_ms {
         headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
     }

@@ -612,7 +612,7 @@ impl ServedRoutes {
             method = method.as_str(),
             path,
             status = problem.kind.status().as_u16(),
-            outcome = problem.kind.code(),
+            outcome = problem.kind.word(),
             address = address.map(tracing::field::display),
             "refused"
         );

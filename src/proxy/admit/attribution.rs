@@ -59,7 +59,7 @@ pub fn from_headers(headers: &HeaderMap) -> Attribution {
     Attribution {
         conversation: parent_session.clone().or_else(stated).or_else(described),
         agent: agent.or_else(|| text("x-openai-subagent")).or_else(|| program(headers)),
-        class: RequestClass::from_labels(&labels).map(|class| class.name().to_owned()),
+        class: RequestClass::from_labels(&labels).map(|class| class.word().to_owned()),
         parent,
     }
 }

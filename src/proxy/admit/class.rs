@@ -4,19 +4,21 @@
 
 use http::HeaderMap;
 
+use crate::config::words::{Worded, worded};
 use weir_engine::wire::json;
 
-/// Class of a request within an agent's work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RequestClass {
-    /// A turn of the conversation with the user.
-    Main,
-    /// A turn of an agent that another agent started.
-    Subagent,
-    /// A request with which the client compacts its own conversation.
-    Compaction,
-    /// A side request, such as one for a title.
-    Auxiliary,
+worded! {
+    /// Class of a request within an agent's work.
+    RequestClass {
+        /// A turn of the conversation with the user.
+        Main = "main",
+        /// A turn of an agent that another agent started.
+        Subagent = "subagent",
+        /// A request with which the client compacts its own conversation.
+        Compaction = "compaction",
+        /// A side request, such as one for a title.
+        Auxiliary = "auxiliary",
+    }
 }
 
 /// Headers that only the requests of agents have that another agent started.
@@ -26,22 +28,10 @@ const SUBAGENT: [&str; 3] =
 const MAX_JSON_BYTES: usize = 16 << 10;
 
 impl RequestClass {
-    /// All classes.
-    pub const ALL: [Self; 4] = [Self::Main, Self::Subagent, Self::Compaction, Self::Auxiliary];
-
-    /// Returns the name in the journal, the log and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Main => "main",
-            Self::Subagent => "subagent",
-            Self::Compaction => "compaction",
-            Self::Auxiliary => "auxiliary",
-        }
-    }
-
     /// Returns the class with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|class| class.name().eq_ignore_ascii_case(name.trim()))
+        let is_named = |(word, _): &&(&str, Self)| word.eq_ignore_ascii_case(name.trim());
+        Self::WORDS.iter().find(is_named).map(|(_, class)| *class)
     }
 
     /// Returns the class that the client's headers state; `None` if they state none.

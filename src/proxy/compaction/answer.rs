@@ -45,7 +45,7 @@ pub async fn compacted(
     let mut planned = settings.planner.plan_job(&job).await?;
     let (stated, tenant) = (record.attribution(), request.caller.tenant);
     let mut origin = settings.journal.complete(&stated, tenant, &planned.labels);
-    origin.class = Some(RequestClass::Compaction.name().to_owned());
+    origin.class = Some(RequestClass::Compaction.word().to_owned());
     record.attributed(origin);
     record.planned(&planned);
     let model = request.model.name.as_deref().unwrap_or(&planned.model);

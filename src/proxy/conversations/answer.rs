@@ -7,6 +7,7 @@ use http::header::CONTENT_ENCODING;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::config::words::worded;
 use crate::proxy::upstreams::headers::is_event_stream;
 use weir_engine::wire::sse::Splitter;
 use weir_store::ledger::RequestId;
@@ -15,50 +16,35 @@ use weir_store::ledger::RequestId;
 /// more than the text.
 const MAX_BODY_FACTOR: usize = 4;
 
-/// Reason for which an exchange is not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotKept {
-    /// The request has no user message.
-    NoUserMessage,
-    /// The answer ended early, or its caller left.
-    Incomplete,
-    /// The answer calls tools: the exchange goes on.
-    Calls,
-    /// The provider withheld some of the answer.
-    Filtered,
-    /// The answer has no text.
-    NoText,
-    /// The answer is compressed, or not in the form of chat completions.
-    Unreadable,
-    /// A message is larger than a quarter of `conversations.max_bytes.conversation`.
-    TooLarge,
-    /// `server.max_bodies_in_flight_bytes` has no room for the answer.
-    NoRoom,
-    /// The conversation was replaced, cleared or deleted meanwhile.
-    Changed,
-    /// The store cannot be written.
-    StoreFailed,
-    /// The store did not answer in time. It may still keep the exchange.
-    Late,
+worded! {
+    /// Reason for which an exchange is not kept.
+    NotKept {
+        /// The request has no user message.
+        NoUserMessage = "no_user_message",
+        /// The answer ended early, or its caller left.
+        Incomplete = "incomplete",
+        /// The answer calls tools: the exchange goes on.
+        Calls = "calls",
+        /// The provider withheld some of the answer.
+        Filtered = "filtered",
+        /// The answer has no text.
+        NoText = "no_text",
+        /// The answer is compressed, or not in the form of chat completions.
+        Unreadable = "unreadable",
+        /// A message is larger than a quarter of `conversations.max_bytes.conversation`.
+        TooLarge = "too_large",
+        /// `server.max_bodies_in_flight_bytes` has no room for the answer.
+        NoRoom = "no_room",
+        /// The conversation was replaced, cleared or deleted meanwhile.
+        Changed = "changed",
+        /// The store cannot be written.
+        StoreFailed = "store_failed",
+        /// The store did not answer in time. It may still keep the exchange.
+        Late = "late",
+    }
 }
 
 impl NotKept {
-    fn word(self) -> &'static str {
-        match self {
-            Self::NoUserMessage => "no_user_message",
-            Self::Incomplete => "incomplete",
-            Self::Calls => "calls",
-            Self::Filtered => "filtered",
-            Self::NoText => "no_text",
-            Self::Unreadable => "unreadable",
-            Self::TooLarge => "too_large",
-            Self::NoRoom => "no_room",
-            Self::Changed => "changed",
-            Self::StoreFailed => "store_failed",
-            Self::Late => "late",
-        }
-    }
-
     /// Logs that the exchange of the request `id` is not kept.
     pub(super) fn log(self, id: Option<RequestId>) {
         let id = id.map(tracing::field::display);

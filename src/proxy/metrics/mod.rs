@@ -345,7 +345,7 @@ impl Metrics {
     }
 
     fn failed(&self, kind: ErrorKind) {
-        self.errors.get_or_create(&OfKind { kind: kind.code() }).inc();
+        self.errors.get_or_create(&OfKind { kind: kind.word() }).inc();
         if let Some(reason) = refusal(kind) {
             self.refusals.get_or_create(&OfReason { reason }).inc();
         }
@@ -398,7 +398,7 @@ impl Metrics {
 
     /// Counts a request that was refused before it was routed.
     pub fn refused(&self, route: &'static str, kind: ErrorKind) {
-        let (model, outcome) = (Arc::clone(&self.other), kind.code());
+        let (model, outcome) = (Arc::clone(&self.other), kind.word());
         let status = class(Some(kind.status().as_u16()));
         self.requests.get_or_create(&OfRequest { route, model, outcome, status }).inc();
         self.failed(kind);

@@ -252,7 +252,7 @@ impl RelayedExchange {
             }
         };
         let mut out = Vec::new();
-        self.stream.fail(kind, error.kind.code(), &message, &mut out);
+        self.stream.fail(kind, error.kind.word(), &message, &mut out);
         self.say(out).await;
     }
 

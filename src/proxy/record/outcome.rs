@@ -35,7 +35,7 @@ impl Outcome {
             Self::Overflow => "overflow",
             Self::Retried => "retried",
             Self::Recalled => "recalled",
-            Self::Failed(kind) => kind.code(),
+            Self::Failed(kind) => kind.word(),
         }
     }
 

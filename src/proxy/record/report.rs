@@ -119,7 +119,7 @@ impl Record {
             parent,
             class,
             error: match self.outcome {
-                Outcome::Failed(kind) => Some(kind.code()),
+                Outcome::Failed(kind) => Some(kind.word()),
                 _ => None,
             },
         });

@@ -33,7 +33,7 @@ pub(super) fn request(
     let action = action.map(|action| (names::ACTION, action.into()));
     attributes.extend(status.into_iter().chain(action));
     if let Outcome::Failed(kind) = outcome {
-        attributes.push((names::ERROR_TYPE, Attribute::Word(kind.code())));
+        attributes.push((names::ERROR_TYPE, Attribute::Word(kind.word())));
     }
     attributes
 }

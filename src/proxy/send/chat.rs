@@ -51,7 +51,7 @@ impl<'a> Chat<'a> {
         let (stated, tenant) = (record.attribution(), request.caller.tenant);
         let mut origin = settings.journal.complete(&stated, tenant, &current.planned.labels);
         if let Some(class) = current.planned.class {
-            origin.class = Some(class.name().to_owned());
+            origin.class = Some(class.word().to_owned());
         }
         record.attributed(origin);
         record.planned(&current.planned);

@@ -14,6 +14,7 @@ use super::flights::Part;
 use super::keys::Key;
 use super::records::{Ready, Status};
 use crate::config::SummaryMode;
+use crate::config::words::worded;
 use weir_engine::compact::summary::{Space, Summary};
 use weir_engine::compact::{Compactor, Fate, Prefetch};
 use weir_engine::tokens::Encoding;
@@ -31,36 +32,25 @@ pub enum WaitMode {
     Wait,
 }
 
-/// Source of the record for a request's last compaction, as reported in `x-weir-summary`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SummaryOutcome {
-    /// Summary settled by an earlier request.
-    Kept,
-    /// Summary that was ready.
-    Ready,
-    /// Extract settled by an earlier request.
-    KeptExtract,
-    /// Extract: no summary was ready.
-    Late,
-    /// Extract: the record could not be read.
-    StoreFails,
-    /// Extract: there is a summary, but no room for it.
-    Unfit,
-}
-
-impl SummaryOutcome {
-    /// Returns its name.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Kept => "kept",
-            Self::Ready => "ready",
-            Self::KeptExtract => "kept_extract",
-            Self::Late => "late",
-            Self::StoreFails => "store_fails",
-            Self::Unfit => "unfit",
-        }
+worded! {
+    /// Source of the record for a request's last compaction, as reported in `x-weir-summary`.
+    SummaryOutcome {
+        /// Summary settled by an earlier request.
+        Kept = "kept",
+        /// Summary that was ready.
+        Ready = "ready",
+        /// Extract settled by an earlier request.
+        KeptExtract = "kept_extract",
+        /// Extract: no summary was ready.
+        Late = "late",
+        /// Extract: the record could not be read.
+        StoreFails = "store_fails",
+        /// Extract: there is a summary, but no room for it.
+        Unfit = "unfit",
     }
 }
+
+impl SummaryOutcome {}
 
 /// Span to summarise, with its keys and its position in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -96,7 +96,7 @@ fn outcome(
             let kind = error.kind;
             let message = serde_json::Value::from(error.message);
             let body = format!("{{\n  \"message\": {message}\n}}\n");
-            Ok((body, format!("error: {}\n", kind.code())))
+            Ok((body, format!("error: {}\n", kind.word())))
         }
     }
 }
