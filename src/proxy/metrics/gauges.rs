@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{MAX_MODELS, Metrics, OfResult, OfUpstream, is_plain};
+use super::{ByWord, Labels, MAX_MODELS, Metrics, is_plain};
 use crate::config::{Config, DEFAULT_UPSTREAM};
 use crate::proxy::cache::CacheFigures;
 use crate::proxy::events::EventCounts;
@@ -36,33 +36,6 @@ const MAX_LEARNED: usize = 1000;
 const HASH_DIGITS: usize = 16;
 
 type Decimals<L> = Family<L, Gauge<f64, AtomicU64>>;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfBudget {
-    budget: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfState {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLearned {
-    upstream: String,
-    model: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfCache {
-    cache: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLookup {
-    cache: &'static str,
-    result: &'static str,
-}
 
 /// Adds the configuration in force and its reloads.
 pub(super) fn configuration(registry: &mut Registry, metrics: &Metrics, hash: &str) {
@@ -103,14 +76,14 @@ pub(super) async fn budgets(registry: &mut Registry, budgets: &Budgets) {
     let Ok((statuses, omitted)) = budgets.all_statuses(MAX_BUDGETS).await else {
         return;
     };
-    let gauges = || -> [Decimals<OfBudget>; 3] { Default::default() };
+    let gauges = || -> [Decimals<Labels<String>>; 3] { Default::default() };
     let (usd, tokens) = (gauges(), gauges());
     for status in &statuses {
         let (gauges, unit) = match status.budget.id.measure {
             Measure::NanoUsd => (&usd, 1e9),
             Measure::Tokens => (&tokens, 1.0),
         };
-        let labels = OfBudget { budget: status.name() };
+        let labels = [("budget", status.name())];
         for (gauge, amount) in gauges.iter().zip(amounts(status)) {
             if let Some(amount) = amount {
                 gauge.get_or_create(&labels).set(amount as f64 / unit);
@@ -138,14 +111,14 @@ fn amounts(status: &BudgetStatus) -> [Option<u64>; 3] {
 
 /// Adds the state of the store, and its activity.
 pub(super) fn store(registry: &mut Registry, state: State, activity: Activity) {
-    let states: Family<OfState, Gauge> = Family::default();
+    let states: Family<Labels<&'static str>, Gauge> = Family::default();
     for (name, own) in [
         ("file", State::File),
         ("server", State::Server),
         ("memory", State::Memory),
         ("failing", State::Failing),
     ] {
-        states.get_or_create(&OfState { state: name }).set(i64::from(own == state));
+        states.get_or_create(&[("state", name)]).set(i64::from(own == state));
     }
     registry.register("weir_store_state", "1 for the state that the store is in", states);
     let help = "Writes to the store that succeeded";
@@ -189,9 +162,9 @@ impl EncodeMetric for Durations {
 
 /// Adds the state of each upstream's breaker.
 pub(super) fn upstreams(registry: &mut Registry, upstreams: &Upstreams) {
-    let open: Family<OfUpstream, Gauge> = Family::default();
+    let open: Family<Labels<Arc<str>>, Gauge> = Family::default();
     for upstream in upstreams.all().take(MAX_UPSTREAMS) {
-        let labels = OfUpstream { upstream: Arc::clone(&upstream.name) };
+        let labels = [("upstream", Arc::clone(&upstream.name))];
         open.get_or_create(&labels).set(i64::from(upstream.is_skipped()));
     }
     let help = "1 while an upstream is skipped, since it failed several times in a row";
@@ -227,9 +200,9 @@ pub(super) async fn learned(registry: &mut Registry, store: &Store) {
             own.ratio = Some((learned_ms, f64::from(row.value.permille) / 1000.0));
         }
     }
-    let [windows, inputs, factors]: [Decimals<OfLearned>; 3] = Default::default();
+    let [windows, inputs, factors]: [Decimals<Labels<String, 2>>; 3] = Default::default();
     for ((upstream, model), own) in all.into_iter().take(MAX_MODELS) {
-        let labels = OfLearned { upstream, model };
+        let labels = [("upstream", upstream), ("model", model)];
         let of_tokens = |tokens: Option<u64>| tokens.map(|tokens| tokens as f64);
         for (gauge, figure) in [
             (&windows, of_tokens(own.window_tokens)),
@@ -259,13 +232,13 @@ fn place<T>(row: &Stored<T>) -> Option<(String, String)> {
 
 /// Adds the figures of weir's own caches.
 pub(super) fn caches(registry: &mut Registry, figures: impl Iterator<Item = CacheFigures>) {
-    let lookups: Family<OfLookup, Counter> = Family::default();
-    let sizes: Family<OfCache, Gauge> = Family::default();
+    let lookups: Family<Labels<&'static str, 2>, Counter> = Family::default();
+    let sizes: Family<Labels<&'static str>, Gauge> = Family::default();
     for CacheFigures { name: cache, lookups: own, bytes } in figures {
-        sizes.get_or_create(&OfCache { cache }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        sizes.get_or_create(&[("cache", cache)]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
         let Some((hits, misses)) = own else { continue };
         for (result, number) in [("hit", hits), ("miss", misses)] {
-            lookups.get_or_create(&OfLookup { cache, result }).inc_by(number);
+            lookups.get_or_create(&[("cache", cache), ("result", result)]).inc_by(number);
         }
     }
     let help = "Lookups in weir's caches of compaction states, of read prefixes, and of messages that \
@@ -276,16 +249,16 @@ pub(super) fn caches(registry: &mut Registry, figures: impl Iterator<Item = Cach
 
 /// Adds the numbers of events and spans that were sent.
 pub(super) fn sent(registry: &mut Registry, events: EventCounts, traces: TraceCounts) {
-    let posts: Family<OfResult, Counter> = Family::default();
+    let posts: ByWord = Family::default();
     for (result, number) in
         [("posted", events.posted), ("failed", events.failed), ("dropped", events.dropped)]
     {
-        posts.get_or_create(&OfResult { result }).inc_by(number);
+        posts.get_or_create(&[("result", result)]).inc_by(number);
     }
     registry.register("weir_events", "Events for the webhook", posts);
-    let spans: Family<OfResult, Counter> = Family::default();
+    let spans: ByWord = Family::default();
     for (result, number) in [("exported", traces.exported_spans), ("failed", traces.failed_spans)] {
-        spans.get_or_create(&OfResult { result }).inc_by(number);
+        spans.get_or_create(&[("result", result)]).inc_by(number);
     }
     registry.register("weir_trace_spans", "Spans sent to the collector", spans);
     let help = "Traces without room in the queue to the collector";

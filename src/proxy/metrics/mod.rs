@@ -18,6 +18,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
+use crate::config::words::worded;
 use crate::proxy::error::ErrorKind;
 use crate::upstream::retry::Tried;
 pub use page::CONTENT_TYPE;
@@ -39,6 +40,13 @@ const ANSWER_SECONDS: [f64; 14] =
 const OWN_SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
+/// Labels of a series, by their names.
+type Labels<V, const N: usize = 1> = [(&'static str, V); N];
+/// Counters by a fixed word.
+type ByWord = Family<Labels<&'static str>, Counter>;
+/// Durations by a label.
+type Seconds<V> = Family<Labels<V>, Histogram, fn() -> Histogram>;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRequest {
     route: &'static str,
@@ -54,74 +62,28 @@ struct OfTokens {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfModel {
-    model: Arc<str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRoute {
-    route: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfKind {
-    kind: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAction {
-    action: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfSteps {
-    steps: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfReason {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfQueue {
-    queue: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfResult {
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfUpstream {
-    upstream: Arc<str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfAttempt {
     upstream: Arc<str>,
     result: &'static str,
 }
 
-/// Queue inside weir in which a request may wait.
-#[derive(Debug, Clone, Copy)]
-pub enum Queue {
-    /// For a core to plan a large conversation on.
-    Planner,
-    /// For budgets, including amounts held by other requests.
-    Budget,
-}
-
-/// Reason why a request was sent again.
-#[derive(Debug, Clone, Copy)]
-pub enum Resend {
-    /// The upstream refused it as too long.
-    Overflow,
-    /// The upstream failed in a way that may be transient.
-    Failure,
-    /// The model asked for earlier messages.
-    Recall,
+worded! {
+    /// Queue inside weir in which a request may wait.
+    Queue {
+        /// For a core to plan a large conversation on.
+        Planner = "planner",
+        /// For budgets, including amounts held by other requests.
+        Budget = "budget",
+    }
+    /// Reason why a request was sent again.
+    Resend {
+        /// The upstream refused it as too long.
+        Overflow = "overflow",
+        /// The upstream failed in a way that may be transient.
+        Failure = "failure",
+        /// The model asked for earlier messages.
+        Recall = "recall",
+    }
 }
 
 /// Request at its end.
@@ -174,25 +136,25 @@ pub struct Metrics {
     other: Arc<str>,
     requests: Family<OfRequest, Counter>,
     in_flight: Gauge,
-    errors: Family<OfKind, Counter>,
-    actions: Family<OfAction, Counter>,
-    compactions: Family<OfSteps, Counter>,
-    resends: Family<OfReason, Counter>,
+    errors: ByWord,
+    actions: ByWord,
+    compactions: Family<Labels<String>, Counter>,
+    resends: ByWord,
     tokens: Family<OfTokens, Counter>,
-    conversation_tokens: Family<OfKind, Counter>,
-    cost_usd: Family<OfModel, Counter<f64, AtomicU64>>,
+    conversation_tokens: ByWord,
+    cost_usd: Family<Labels<Arc<str>>, Counter<f64, AtomicU64>>,
     saved_usd: Gauge<f64, AtomicU64>,
-    durations: Family<OfRoute, Histogram, fn() -> Histogram>,
-    first_bytes: Family<OfRoute, Histogram, fn() -> Histogram>,
-    streams: Family<OfRoute, Histogram, fn() -> Histogram>,
-    plans: Family<OfRoute, Histogram, fn() -> Histogram>,
-    queues: Family<OfQueue, Histogram, fn() -> Histogram>,
-    refusals: Family<OfReason, Counter>,
-    holds: Family<OfResult, Counter>,
-    prompt_cache: Family<OfResult, Counter>,
+    durations: Seconds<&'static str>,
+    first_bytes: Seconds<&'static str>,
+    streams: Seconds<&'static str>,
+    plans: Seconds<&'static str>,
+    queues: Seconds<&'static str>,
+    refusals: ByWord,
+    holds: ByWord,
+    prompt_cache: ByWord,
     attempts: Family<OfAttempt, Counter>,
-    attempt_times: Family<OfUpstream, Histogram, fn() -> Histogram>,
-    reloads: Family<OfResult, Counter>,
+    attempt_times: Seconds<Arc<str>>,
+    reloads: ByWord,
     last_reload_ms: AtomicU64,
     is_last_reload_refused: AtomicBool,
     /// Callers' connections.
@@ -241,31 +203,7 @@ const REFUSALS: [&str; 15] = [
 
 impl Default for Metrics {
     fn default() -> Self {
-        let metrics = Self::empty();
-        // Series with fixed words begin at zero, so that their first increase is seen.
-        for reason in REFUSALS {
-            metrics.refusals.get_or_create(&OfReason { reason }).inc_by(0);
-        }
-        for reason in ["overflow", "failure", "recall"] {
-            metrics.resends.get_or_create(&OfReason { reason }).inc_by(0);
-        }
-        let results: [(_, &[&'static str]); 3] = [
-            (&metrics.holds, &["granted", "exhausted", "no_room", "failed"]),
-            (&metrics.prompt_cache, &["hit", "miss", "unreported"]),
-            (&metrics.reloads, &["applied", "refused"]),
-        ];
-        for (family, words) in results {
-            for result in words {
-                family.get_or_create(&OfResult { result }).inc_by(0);
-            }
-        }
-        metrics
-    }
-}
-
-impl Metrics {
-    fn empty() -> Self {
-        Self {
+        let metrics = Self {
             totals: Mutex::default(),
             models: RwLock::default(),
             other: Arc::from(OTHER),
@@ -294,7 +232,21 @@ impl Metrics {
             is_last_reload_refused: AtomicBool::new(false),
             connections: Connections::default(),
             bodies: Mutex::default(),
+        };
+        // Series with fixed words begin at zero, so that their first increase is seen.
+        let fixed: [(&ByWord, &'static str, &[&'static str]); 5] = [
+            (&metrics.refusals, "reason", &REFUSALS),
+            (&metrics.resends, "reason", &["overflow", "failure", "recall"]),
+            (&metrics.holds, "result", &["granted", "exhausted", "no_room", "failed"]),
+            (&metrics.prompt_cache, "result", &["hit", "miss", "unreported"]),
+            (&metrics.reloads, "result", &["applied", "refused"]),
+        ];
+        for (family, name, words) in fixed {
+            for word in words {
+                family.get_or_create(&[(name, *word)]).inc_by(0);
+            }
         }
+        metrics
     }
 }
 
@@ -319,7 +271,7 @@ impl Metrics {
             self.failed(kind);
         }
         for action in request.action.split('+').filter_map(known_action) {
-            self.actions.get_or_create(&OfAction { action }).inc();
+            self.actions.get_or_create(&[("action", action)]).inc();
         }
         if let Some([received, sent, planned]) = request.conversation_tokens {
             let mut totals = self.totals.lock();
@@ -328,26 +280,26 @@ impl Metrics {
             totals.sent_tokens += sent;
             totals.planned_tokens += planned;
             drop(totals);
-            self.conversation_tokens.get_or_create(&OfKind { kind: "received" }).inc_by(received);
-            self.conversation_tokens.get_or_create(&OfKind { kind: "sent" }).inc_by(sent);
+            self.conversation_tokens.get_or_create(&[("kind", "received")]).inc_by(received);
+            self.conversation_tokens.get_or_create(&[("kind", "sent")]).inc_by(sent);
         }
         let observe = |histogram: &Histogram, took: Duration| histogram.observe(took.as_secs_f64());
-        observe(&self.durations.get_or_create(&OfRoute { route }), request.duration);
+        observe(&self.durations.get_or_create(&[("route", route)]), request.duration);
         if let Some(first_byte) = request.first_byte {
-            observe(&self.first_bytes.get_or_create(&OfRoute { route }), first_byte);
+            observe(&self.first_bytes.get_or_create(&[("route", route)]), first_byte);
         }
         if let Some(stream) = request.stream {
-            observe(&self.streams.get_or_create(&OfRoute { route }), stream);
+            observe(&self.streams.get_or_create(&[("route", route)]), stream);
         }
         if let Some(plan) = request.plan {
-            observe(&self.plans.get_or_create(&OfRoute { route }), plan);
+            observe(&self.plans.get_or_create(&[("route", route)]), plan);
         }
     }
 
     fn failed(&self, kind: ErrorKind) {
-        self.errors.get_or_create(&OfKind { kind: kind.word() }).inc();
+        self.errors.get_or_create(&[("kind", kind.word())]).inc();
         if let Some(reason) = refusal(kind) {
-            self.refusals.get_or_create(&OfReason { reason }).inc();
+            self.refusals.get_or_create(&[("reason", reason)]).inc();
         }
     }
 
@@ -359,7 +311,7 @@ impl Metrics {
             _ => "answered",
         };
         let upstream = Arc::clone(upstream);
-        let of_upstream = OfUpstream { upstream: Arc::clone(&upstream) };
+        let of_upstream = [("upstream", Arc::clone(&upstream))];
         self.attempts.get_or_create(&OfAttempt { upstream, result }).inc();
         self.attempt_times.get_or_create(&of_upstream).observe(took.as_secs_f64());
     }
@@ -372,13 +324,13 @@ impl Metrics {
             Some(ErrorKind::BudgetHeld) => "no_room",
             Some(_) => "failed",
         };
-        self.holds.get_or_create(&OfResult { result }).inc();
+        self.holds.get_or_create(&[("result", result)]).inc();
     }
 
     /// Counts a reload of the configuration.
     pub fn reloaded(&self, is_applied: bool) {
         let result = if is_applied { "applied" } else { "refused" };
-        self.reloads.get_or_create(&OfResult { result }).inc();
+        self.reloads.get_or_create(&[("result", result)]).inc();
         self.is_last_reload_refused.store(!is_applied, Ordering::Relaxed);
         if is_applied {
             self.last_reload_ms.store(now_ms(), Ordering::Relaxed);
@@ -407,7 +359,7 @@ impl Metrics {
     /// Counts a compaction that was sent, by its steps in the words of `x-weir-action`.
     pub fn compacted(&self, steps: &str) {
         self.totals.lock().compactions += 1;
-        self.compactions.get_or_create(&OfSteps { steps: steps.to_owned() }).inc();
+        self.compactions.get_or_create(&[("steps", steps.to_owned())]).inc();
     }
 
     /// Counts a compaction that observe mode left out.
@@ -417,21 +369,13 @@ impl Metrics {
 
     /// Counts a resent request.
     pub fn resent(&self, reason: Resend) {
-        let reason = match reason {
-            Resend::Overflow => "overflow",
-            Resend::Failure => "failure",
-            Resend::Recall => "recall",
-        };
-        self.resends.get_or_create(&OfReason { reason }).inc();
+        self.resends.get_or_create(&[("reason", reason.word())]).inc();
     }
 
     /// Records how long a request waited.
     pub fn waited(&self, queue: Queue, took: Duration) {
-        let queue = match queue {
-            Queue::Planner => "planner",
-            Queue::Budget => "budget",
-        };
-        self.queues.get_or_create(&OfQueue { queue }).observe(took.as_secs_f64());
+        let waits = self.queues.get_or_create(&[("queue", queue.word())]);
+        waits.observe(took.as_secs_f64());
     }
 
     /// Counts the settlement of a request of `model`.
@@ -456,7 +400,7 @@ impl Metrics {
         drop(totals);
         let usd = |nano_usd: f64| nano_usd / 1e9;
         if let Some(cost) = settlement.cost_nano_usd.filter(|cost| *cost > 0) {
-            self.cost_usd.get_or_create(&OfModel { model }).inc_by(usd(cost as f64));
+            self.cost_usd.get_or_create(&[("model", model)]).inc_by(usd(cost as f64));
         }
         if let Some(saved) = settlement.saved_nano_usd.filter(|saved| *saved != 0) {
             self.saved_usd.inc_by(usd(saved as f64));
@@ -470,7 +414,7 @@ impl Metrics {
                 Some(_) => "hit",
                 None => "unreported",
             };
-            self.prompt_cache.get_or_create(&OfResult { result }).inc();
+            self.prompt_cache.get_or_create(&[("result", result)]).inc();
         }
         let kinds = [
             ("prompt", usage.prompt_tokens),

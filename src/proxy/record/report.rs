@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Outcome, Record, millis, spans};
 use crate::proxy::hold::account::believed;
 use crate::proxy::live;
-use crate::proxy::logged::{clipped, logged};
+use crate::proxy::logged::logged;
 use crate::proxy::metrics::Finished;
 use crate::proxy::plan::Planned;
 use weir_store::budget::NanoUsd;
@@ -17,8 +17,9 @@ impl Record {
     /// Counts, shows and logs the request, and ends its trace.
     pub(super) fn report(&mut self) {
         self.count();
-        self.show();
-        self.log();
+        let ended = self.ended_row();
+        self.log(&ended);
+        self.reports.entry.ended(ended);
         self.trace();
     }
 
@@ -75,8 +76,8 @@ impl Record {
         });
     }
 
-    /// Adds the request to the ended ones that operators see.
-    fn show(&self) {
+    /// Returns the request's row among the ended ones that operators see.
+    fn ended_row(&self) -> live::Ended {
         let planned = self.plan.planned.as_ref();
         let subject = self.plan.subject.as_deref();
         let key = self.origin.caller.key.as_ref();
@@ -85,7 +86,7 @@ impl Record {
         let [conversation, agent, parent, class] = labels;
         let received_tokens = planned.map(|planned| planned.received_tokens);
         let limit_tokens = planned.map(|planned| planned.limit_tokens);
-        self.reports.entry.ended(live::Ended {
+        live::Ended {
             seq: 0,
             ended_ms: now_ms(),
             route: self.origin.route,
@@ -122,7 +123,7 @@ impl Record {
                 Outcome::Failed(kind) => Some(kind.word()),
                 _ => None,
             },
-        });
+        }
     }
 
     /// Ends the trace.
@@ -156,49 +157,43 @@ impl Record {
         );
     }
 
-    fn log(&self) {
+    fn log(&self, row: &live::Ended) {
         let planned = self.plan.planned.as_ref();
-        let subject = self.plan.subject.as_deref();
-        let key = self.origin.caller.key.as_ref();
-        let [conversation, agent, parent, class] = self.origin.attribution.labels();
-        let usage = self.usage().unwrap_or_default();
-        let received_tokens = planned.map(|planned| planned.received_tokens);
-        let limit_tokens = planned.map(|planned| planned.limit_tokens);
         tracing::info!(
             target: "weir::request",
             event = if self.usage().is_some() { "token_usage" } else { "request" },
             method = self.origin.method.as_str(),
             path = self.origin.path.as_str(),
-            status = self.caller_status(),
-            outcome = self.outcome.name(),
+            status = row.status,
+            outcome = row.outcome,
             address = self.origin.caller.address.map(tracing::field::display),
-            key = key.map(|key| key.id.as_str()),
-            team = key.map(|key| key.team.as_str()),
-            conversation,
-            agent,
-            parent,
-            class,
-            model = self.model().map(clipped),
-            action = self.action(),
+            key = row.key.as_deref(),
+            team = row.team.as_deref(),
+            conversation = row.conversation.as_deref(),
+            agent = row.agent.as_deref(),
+            parent = row.parent.as_deref(),
+            class = row.class.as_deref(),
+            model = row.model.as_deref(),
+            action = row.action.as_deref(),
             edits = planned.map(|planned| planned.edits.as_str()),
-            received_tokens = received_tokens.or(subject.and_then(|own| own.received_tokens)),
-            sent_tokens = planned.map(|planned| planned.sent_tokens),
-            limit_tokens = limit_tokens.or(subject.map(|own| own.limit_tokens)),
+            received_tokens = row.received_tokens,
+            sent_tokens = row.sent_tokens,
+            limit_tokens = row.limit_tokens,
             messages = planned.map(|planned| planned.messages),
             stream = planned.map(|planned| planned.stream),
-            upstream = self.sending.upstream.as_deref(),
+            upstream = row.upstream.as_deref(),
             attempts = (self.sending.attempts > 1).then_some(self.sending.attempts),
             overflows = (self.sending.overflows > 0).then_some(self.sending.overflows),
-            upstream_first_byte_ms = self.sending.first_byte_ms,
-            total_ms = millis(self.times.begun.elapsed()),
+            upstream_first_byte_ms = row.first_byte_ms,
+            total_ms = row.duration_ms,
             // The server renders weir's own errors, so their size is unknown here.
             bytes_out = (!matches!(self.outcome, Outcome::Failed(_))).then_some(self.bytes_out),
-            prompt_tokens = usage.prompt_tokens,
-            completion_tokens = usage.completion_tokens,
-            cached_tokens = usage.cached_tokens,
-            cost_usd = self.accounts.cost.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
-            planned_tokens = planned.and_then(Planned::planned_tokens),
-            planned_saved_usd = self.accounts.cost.planned_saved_nano_usd.map(signed_usd),
+            prompt_tokens = row.prompt_tokens,
+            completion_tokens = row.completion_tokens,
+            cached_tokens = row.cached_tokens,
+            cost_usd = row.cost_usd.as_deref(),
+            planned_tokens = row.planned_tokens,
+            planned_saved_usd = row.planned_saved_usd.as_deref(),
             id = self.accounts.id.map(tracing::field::display),
             finish_reason = self.metered.finish_reason.as_deref(),
             "request"

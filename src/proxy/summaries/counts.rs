@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::records::{LookupCounts, Records};
 use super::spans::SummaryOutcome;
+use crate::config::words::Worded;
 
 /// Counters of summaries.
 #[derive(Debug, Default)]
@@ -16,17 +17,8 @@ pub(super) struct Counts {
     paused: AtomicU64,
     waited: AtomicU64,
     /// Compactions, by the source of their record.
-    looks: [AtomicU64; LOOKS.len()],
+    looks: [AtomicU64; SummaryOutcome::WORDS.len()],
 }
-
-const LOOKS: [(SummaryOutcome, &str); 6] = [
-    (SummaryOutcome::Kept, "cuts_kept"),
-    (SummaryOutcome::Ready, "cuts_ready"),
-    (SummaryOutcome::KeptExtract, "cuts_kept_extract"),
-    (SummaryOutcome::Late, "cuts_late"),
-    (SummaryOutcome::StoreFails, "cuts_store_fails"),
-    (SummaryOutcome::Unfit, "cuts_unfit"),
-];
 
 fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
@@ -53,37 +45,35 @@ impl Counts {
     }
 
     pub(super) fn looked(&self, look: SummaryOutcome) {
-        for ((other, _), counter) in LOOKS.iter().zip(&self.looks) {
-            add(counter, u64::from(*other == look));
-        }
+        add(&self.looks[look as usize], 1);
     }
 
-    pub(super) fn figures(&self, records: &Records) -> Vec<(&'static str, u64)> {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let of = |found: &LookupCounts| {
-            [&found.in_memory, &found.in_store, &found.nowhere, &found.failures].map(read)
-        };
-        let [memory, store, nowhere, failures] = of(&records.found);
-        let [ready_memory, ready_store, ready_nowhere, ready_failures] = of(&records.found_ready);
-        let mut figures = vec![
-            ("made", read(&self.made)),
-            ("calls", read(&self.calls)),
-            ("tokens", read(&self.tokens)),
-            ("missed", read(&self.missed)),
-            ("capped", read(&self.capped)),
-            ("paused", read(&self.paused)),
-            ("waited", read(&self.waited)),
-            ("records_in_memory", memory),
-            ("records_in_store", store),
-            ("records_nowhere", nowhere),
-            ("records_failed", failures),
-            ("ready_in_memory", ready_memory),
-            ("ready_in_store", ready_store),
-            ("ready_nowhere", ready_nowhere),
-            ("ready_failed", ready_failures),
+    pub(super) fn figures(&self, records: &Records) -> Vec<(String, u64)> {
+        let own = [
+            ("made", &self.made),
+            ("calls", &self.calls),
+            ("tokens", &self.tokens),
+            ("missed", &self.missed),
+            ("capped", &self.capped),
+            ("paused", &self.paused),
+            ("waited", &self.waited),
         ];
-        let looks = LOOKS.iter().zip(&self.looks);
-        figures.extend(looks.map(|((_, name), counter)| (*name, read(counter))));
-        figures
+        let own = own.map(|(name, counter)| (name.to_owned(), counter));
+        let looks = SummaryOutcome::WORDS.iter().zip(&self.looks);
+        let looks = looks.map(|((word, _), counter)| (format!("cuts_{word}"), counter));
+        let all = own.into_iter().chain(found("records", &records.found));
+        let all = all.chain(found("ready", &records.found_ready)).chain(looks);
+        all.map(|(name, counter)| (name, counter.load(Ordering::Relaxed))).collect()
     }
+}
+
+/// Returns the counters of the lookups of a kind of records, by name.
+fn found<'c>(kind: &str, counts: &'c LookupCounts) -> [(String, &'c AtomicU64); 4] {
+    [
+        ("in_memory", &counts.in_memory),
+        ("in_store", &counts.in_store),
+        ("nowhere", &counts.nowhere),
+        ("failed", &counts.failures),
+    ]
+    .map(|(place, counter)| (format!("{kind}_{place}"), counter))
 }
