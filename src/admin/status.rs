@@ -87,7 +87,7 @@ impl AdminState {
         let ratios = learned::ratio_rows(&self.store, MAX_LEARNED).await?;
         let in_force = self.in_force.read().clone();
         let (now_ms, config) = (now_ms(), proxy.config());
-        let started_ms = proxy.live().started_ms();
+        let started_ms = proxy.live().started_ms;
         done(&Page {
             object: "status",
             version: env!("CARGO_PKG_VERSION"),

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 
 use super::checks::listen_address;
 use super::choices::AuthMode;
-use super::keys::{ADMIN, AUTH};
-use super::reader::Reader;
+use super::reader::{Reader, settings};
 use super::tls::{self, ListenTls};
 use super::{Config, Originals, Secret, upstreams};
 
@@ -14,29 +13,33 @@ use super::{Config, Originals, Secret, upstreams};
 const ADMIN_LISTEN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8410);
 
-/// `[auth]`: caller authentication.
-#[derive(Debug, Clone, Default)]
-pub struct Auth {
-    pub mode: AuthMode,
-    /// Whether, in open mode, callers on other machines may use weir's provider key.
-    pub allow_anonymous: bool,
-    /// Place of the secret of several instances.
-    pub secret_place: SecretPlace,
-    /// The secret itself, filled in at start; `None` for that of the store.
-    pub secret: Option<Secret>,
-    /// First segment that the path of each request has to have, and is forwarded without; `None` for none.
-    pub entrance: Option<Secret>,
+settings! {
+    /// `[auth]`: caller authentication.
+    #[derive(Debug, Clone, Default)]
+    Auth from keys {
+        mode: AuthMode = keys.get("mode"),
+        /// Whether, in open mode, callers on other machines may use weir's provider key.
+        allow_anonymous: bool = keys.get("allow_anonymous"),
+        /// Place of the secret of several instances.
+        secret_place: SecretPlace = keys.text("secret", SecretPlace::parse),
+        /// The secret itself, filled in at start; `None` for that of the store.
+        secret: Option<Secret> = None,
+        /// First segment that the path of each request has to have, and is forwarded without; `None` for none.
+        entrance: Option<Secret> = None,
+    }
 }
 
-/// `[admin]`: the admin API.
-#[derive(Debug, Clone, Default)]
-pub struct Admin {
-    pub listen: AdminListen,
-    /// File of the admin token; empty for `admin.token` next to the store.
-    pub token_file: String,
-    /// Whether the inspector shows live conversations, if originals are kept.
-    pub show_conversations: bool,
-    pub tls: ListenTls,
+settings! {
+    /// `[admin]`: the admin API.
+    #[derive(Debug, Clone, Default)]
+    Admin from keys {
+        listen: AdminListen = keys.text("listen", admin_listen),
+        /// File of the admin token; empty for `admin.token` next to the store.
+        token_file: String = keys.text("token_file", file),
+        /// Whether the inspector shows live conversations, if originals are kept.
+        show_conversations: bool = keys.get("show_conversations"),
+        tls: ListenTls = tls::read_listener(keys),
+    }
 }
 
 /// Address setting of the admin API.
@@ -62,29 +65,6 @@ impl Config {
             (AdminListen::ByMode, AuthMode::Keys) => Some(ADMIN_LISTEN),
             (AdminListen::ByMode, AuthMode::Open) | (AdminListen::Nowhere, _) => None,
         }
-    }
-}
-
-/// Reads `[auth]`.
-pub(super) fn read_auth(reader: &mut Reader) -> Auth {
-    let mut keys = reader.section(&AUTH);
-    Auth {
-        mode: keys.get("mode"),
-        allow_anonymous: keys.get("allow_anonymous"),
-        secret_place: keys.text("secret", SecretPlace::parse),
-        secret: None,
-        entrance: None,
-    }
-}
-
-/// Reads `[admin]`.
-pub(super) fn read_admin(reader: &mut Reader) -> Admin {
-    let mut keys = reader.section(&ADMIN);
-    Admin {
-        listen: keys.text("listen", admin_listen),
-        token_file: keys.text("token_file", file),
-        show_conversations: keys.get("show_conversations"),
-        tls: tls::read_listener(&mut keys),
     }
 }
 

@@ -5,9 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::auth::SecretPlace;
 use super::choices::words;
-use super::keys::EVENTS;
 use super::names::is_local_host;
-use super::reader::Reader;
+use super::reader::settings;
 use super::words::{Worded, worded};
 use super::{Config, Secret};
 
@@ -48,17 +47,19 @@ impl EventKind {
     }
 }
 
-/// `[events]`: events for operators.
-#[derive(Debug, Clone, Default)]
-pub struct Events {
-    /// URL to post to; empty for none.
-    pub webhook_url: String,
-    /// Kinds to post; empty for all.
-    pub kinds: Vec<EventKind>,
-    /// Place of the signing secret.
-    pub secret_place: SecretPlace,
-    /// The secret itself, filled in at start.
-    pub secret: Option<Secret>,
+settings! {
+    /// `[events]`: events for operators.
+    #[derive(Debug, Clone, Default)]
+    Events from keys {
+        /// URL to post to; empty for none.
+        webhook_url: String = keys.text("webhook_url", |text| web_url(text.trim())),
+        /// Kinds to post; empty for all.
+        kinds: Vec<EventKind> = keys.list("kinds", EventKind::from_word).unwrap_or_default(),
+        /// Place of the signing secret.
+        secret_place: SecretPlace = keys.text("secret", SecretPlace::parse),
+        /// The secret itself, filled in at start.
+        secret: Option<Secret> = None,
+    }
 }
 
 impl Config {
@@ -78,17 +79,6 @@ pub fn signing_key(secret: &str) -> Option<Vec<u8>> {
     let text = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
     let key = STANDARD.decode(text).ok()?;
     KEY_BYTES.contains(&key.len()).then_some(key)
-}
-
-/// Reads `[events]`.
-pub(super) fn read(reader: &mut Reader) -> Events {
-    let mut keys = reader.section(&EVENTS);
-    Events {
-        webhook_url: keys.text("webhook_url", |text| web_url(text.trim())),
-        kinds: keys.list("kinds", EventKind::from_word).unwrap_or_default(),
-        secret_place: keys.text("secret", SecretPlace::parse),
-        secret: None,
-    }
 }
 
 /// Parses a URL to post to, or nothing. The text is not repeated in the error: it may hold a secret.

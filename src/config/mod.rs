@@ -27,7 +27,6 @@ pub mod upstreams;
 pub(crate) mod words;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 
 use figment::Figment;
@@ -36,6 +35,7 @@ use ipnet::IpNet;
 pub use auth::{Admin, AdminListen, Auth, SecretPlace};
 pub use budgets::Budgets;
 pub use checks::is_database_url;
+use checks::{address, host_name, network, origin, store_path, store_url};
 pub use choices::{
     AskUsage, AuthMode, CompactsBy, LargerWhen, LateSystem, LogFormat, Mode, OnFailure, Originals,
     SummaryMode, UnknownPrice,
@@ -45,6 +45,7 @@ pub use events::{EventKind, Events};
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
+use reader::settings;
 pub use reader::{DEFAULTS, Problem, Warning};
 pub use redis::Redis;
 pub use routes::{FallbackOn, Route, Routes};
@@ -58,6 +59,10 @@ use weir_store::budget::Price;
 
 /// Every key with its default and its description, as TOML.
 pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
+
+/// Maximum size of a request line and its headers: twice the most of common servers, with room for the
+/// tokens of identity providers.
+const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// Validates and completes the merged configuration; returns all problems at once.
 pub fn load(figment: Figment) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
@@ -109,19 +114,6 @@ impl Config {
         [self.ledger.on_failure, self.budgets.on_failure].contains(&OnFailure::Closed)
     }
 
-    /// Returns everything but the shipped catalogue, to compare configurations by its text. Secrets
-    /// print as stars.
-    pub fn written(&self) -> impl fmt::Debug + '_ {
-        let Self { server, cors, auth, admin, upstream, upstreams, routes, context, .. } = self;
-        let Self { summaries, learning, limits, models, model_settings, prices, .. } = self;
-        let Self { cache, store, redis, ledger, budgets, events, traces, log, .. } = self;
-        (
-            (server, cors, auth, admin, upstream, upstreams, routes, context),
-            (summaries, learning, limits, models.own(), model_settings, prices),
-            (cache, store, redis, ledger, budgets, events, traces, log),
-        )
-    }
-
     /// Returns all upstreams with their names, the default first.
     pub fn all_upstreams(&self) -> impl Iterator<Item = (&str, &Upstream)> {
         let named = self.upstreams.iter().map(|(name, upstream)| (name.as_str(), upstream));
@@ -158,31 +150,33 @@ impl Config {
     }
 }
 
-/// `[server]`: the listener.
-#[derive(Debug, Clone)]
-pub struct Server {
-    pub listen: SocketAddr,
-    /// Names, besides those of loopback, that a `Host` header may carry.
-    pub allowed_hosts: Vec<String>,
-    pub max_connections: usize,
-    pub max_header_bytes: usize,
-    pub max_body_bytes: usize,
-    /// Maximum bytes of request bodies held at once, over all requests.
-    pub max_bodies_in_flight_bytes: usize,
-    pub max_messages: usize,
-    pub header_timeout_ms: u64,
-    pub body_idle_timeout_ms: u64,
-    pub body_timeout_ms: u64,
-    pub drain_deadline_ms: u64,
-    /// Networks whose connections start with a PROXY protocol header.
-    pub proxy_protocol_from: Vec<IpNet>,
-    pub tls: ListenTls,
-}
+settings! {
+    /// `[server]`: the listener.
+    #[derive(Debug, Clone)]
+    Server from keys {
+        listen: SocketAddr = keys.text("listen", address),
+        /// Names, besides those of loopback, that a `Host` header may carry.
+        allowed_hosts: Vec<String> = keys.list("allowed_hosts", host_name).unwrap_or_default(),
+        max_connections: usize = keys.get("max_connections"),
+        max_header_bytes: usize = MAX_HEADER_BYTES,
+        max_body_bytes: usize = keys.get("max_body_bytes"),
+        /// Maximum bytes of request bodies held at once, over all requests.
+        max_bodies_in_flight_bytes: usize = keys.get("max_bodies_in_flight_bytes"),
+        max_messages: usize = keys.get("max_messages"),
+        header_timeout_ms: u64 = keys.get("timeouts_ms.header"),
+        body_idle_timeout_ms: u64 = keys.get("body_timeouts_ms.idle"),
+        body_timeout_ms: u64 = keys.get("body_timeouts_ms.total"),
+        drain_deadline_ms: u64 = keys.get("timeouts_ms.drain"),
+        /// Networks whose connections start with a PROXY protocol header.
+        proxy_protocol_from: Vec<IpNet> = keys.list("proxy_protocol_from", network).unwrap_or_default(),
+        tls: ListenTls = tls::read_listener(keys),
+    }
 
-/// `[cors]`: web pages that may use this proxy.
-#[derive(Debug, Clone)]
-pub struct Cors {
-    pub allow_origins: Vec<String>,
+    /// `[cors]`: web pages that may use this proxy.
+    #[derive(Debug, Clone)]
+    Cors from keys {
+        allow_origins: Vec<String> = keys.list("allow_origins", origin).unwrap_or_default(),
+    }
 }
 
 /// `[context]`: compaction of growing conversations.
@@ -266,35 +260,37 @@ pub struct Cache {
     pub folds_bytes: u64,
 }
 
-/// `[store]`: data that outlives requests and the process.
-#[derive(Debug, Clone)]
-pub struct Store {
-    /// The file; empty for the default place in the user's state folder, `:memory:` for none.
-    pub path: String,
-    /// URL of a database server instead of a file. Contains its password.
-    pub url: Option<Secret>,
-}
+settings! {
+    /// `[store]`: data that outlives requests and the process.
+    #[derive(Debug, Clone)]
+    Store from keys {
+        /// The file; empty for the default place in the user's state folder, `:memory:` for none.
+        path: String = keys.text("path", store_path),
+        /// URL of a database server instead of a file. Contains its password.
+        url: Option<Secret> = keys.text("url", store_url),
+    }
 
-/// `[ledger]`: the journal of requests' usage.
-#[derive(Debug, Clone)]
-pub struct Ledger {
-    /// Whether requests are recorded.
-    pub enabled: bool,
-    pub on_failure: OnFailure,
-    /// How long an answer is read for its usage after its caller has left; 0 stops at once.
-    pub drain_ms: u64,
-    /// How long rows of single requests are kept.
-    pub retention_days: u64,
-    /// How long daily totals are kept.
-    pub sums_retention_days: u64,
-    /// Whether each compaction leaves a receipt.
-    pub receipts: bool,
-}
+    /// `[ledger]`: the journal of requests' usage.
+    #[derive(Debug, Clone)]
+    Ledger from keys {
+        /// Whether requests are recorded.
+        enabled: bool = keys.get("enabled"),
+        on_failure: OnFailure = keys.get("on_failure"),
+        /// How long an answer is read for its usage after its caller has left; 0 stops at once.
+        drain_ms: u64 = keys.get("drain_ms"),
+        /// How long rows of single requests are kept.
+        retention_days: u64 = keys.get("retention_days.requests"),
+        /// How long daily totals are kept.
+        sums_retention_days: u64 = keys.get("retention_days.totals"),
+        /// Whether each compaction leaves a receipt.
+        receipts: bool = keys.get("receipts"),
+    }
 
-/// `[log]`: one line per request, never with content.
-#[derive(Debug, Clone)]
-pub struct Log {
-    pub format: LogFormat,
-    /// `error`, `warn`, `info`, `debug` or `trace`.
-    pub level: String,
+    /// `[log]`: one line per request, never with content.
+    #[derive(Debug, Clone)]
+    Log from keys {
+        format: LogFormat = keys.get("format"),
+        /// `error`, `warn`, `info`, `debug` or `trace`.
+        level: String = keys.get("level"),
+    }
 }

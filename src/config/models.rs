@@ -117,11 +117,6 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Returns the configuration's own entries and prices.
-    pub(super) fn own(&self) -> impl std::fmt::Debug + '_ {
-        (&self.own, &self.own_prices)
-    }
-
     /// Returns the catalogue shipped with the program.
     pub fn shipped() -> Self {
         Self {

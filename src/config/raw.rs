@@ -4,12 +4,12 @@
 use figment::Figment;
 
 use super::auth;
-use super::budgets;
-use super::checks::{address, host_name, network, origin, store_path, store_url};
 use super::conversations;
 use super::events;
-use super::keys::{CACHE, CONTEXT, CONTEXT_ADVANCED, CORS, LEDGER, LIMITS, LOG, SERVER, STORE};
-use super::learning;
+use super::keys::{
+    ADMIN, AUTH, BUDGETS, CACHE, CONTEXT, CONTEXT_ADVANCED, CONVERSATIONS, CORS, EVENTS, LEARNING,
+    LEDGER, LIMITS, LOG, SERVER, STORE, SUMMARIES, TRACES,
+};
 use super::names;
 use super::own_models::models;
 use super::policies;
@@ -18,15 +18,13 @@ use super::reader::{Problem, Reader, Warning};
 use super::redis;
 use super::routes;
 use super::summaries;
-use super::tls;
 use super::traces;
 use super::upstreams;
-use super::{Cache, Config, Context, Cors, Ledger, Limit, Log, Server, Store};
+use super::{
+    Admin, Auth, Budgets, Cache, Config, Context, Conversations, Cors, Events, Learning, Ledger,
+    Limit, Log, Server, Store, Summaries, Traces,
+};
 use weir_engine::compact::Policy;
-
-/// Maximum size of a request line and its headers: twice the most of common servers, with room for the
-/// tokens of identity providers.
-const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// Reads a whole configuration and collects its problems.
 pub(super) fn read(mut reader: Reader) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
@@ -43,15 +41,16 @@ pub(super) fn read(mut reader: Reader) -> Result<(Config, Vec<Warning>), Vec<Pro
 /// Reads every key.
 pub(super) fn sections(reader: &mut Reader) -> Config {
     let server = server(reader);
-    let cors = cors(reader);
+    let cors = Cors::read(&mut reader.section(&CORS));
     let upstream = upstreams::read_default(reader);
     let upstreams = upstreams::read_named(reader);
-    let auth = auth::read_auth(reader);
-    let admin = auth::read_admin(reader);
+    let auth = Auth::read(&mut reader.section(&AUTH));
+    let admin = Admin::read(&mut reader.section(&ADMIN));
     let context = context(reader);
     let routes = routes::read(reader, &upstream, &upstreams, &context.policies);
-    let summaries = summaries::read(reader);
-    let learning = learning::read(reader);
+    let summaries = Summaries::read(&mut reader.section(&SUMMARIES));
+    summaries::agree(reader, &summaries);
+    let learning = Learning::read(&mut reader.section(&LEARNING));
     let limits = limits(reader);
     let (models, model_settings) = models(reader, &context.policies);
     let config = Config {
@@ -72,12 +71,12 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
         cache: cache(reader),
         store: store(reader),
         redis: redis::read(reader),
-        conversations: conversations::read(reader),
-        ledger: ledger(reader),
-        budgets: budgets::read(reader),
-        events: events::read(reader),
-        traces: traces::read(reader),
-        log: log(reader),
+        conversations: Conversations::read(&mut reader.section(&CONVERSATIONS)),
+        ledger: Ledger::read(&mut reader.section(&LEDGER)),
+        budgets: Budgets::read(&mut reader.section(&BUDGETS)),
+        events: Events::read(&mut reader.section(&EVENTS)),
+        traces: Traces::read(&mut reader.section(&TRACES)),
+        log: Log::read(&mut reader.section(&LOG)),
     };
     auth::agree(reader, &config);
     conversations::agree(reader, &config);
@@ -94,21 +93,7 @@ impl Default for Config {
 
 fn server(reader: &mut Reader) -> Server {
     let mut keys = reader.section(&SERVER);
-    let server = Server {
-        listen: keys.text("listen", address),
-        allowed_hosts: keys.list("allowed_hosts", host_name).unwrap_or_default(),
-        max_connections: keys.get("max_connections"),
-        max_header_bytes: MAX_HEADER_BYTES,
-        max_body_bytes: keys.get("max_body_bytes"),
-        max_bodies_in_flight_bytes: keys.get("max_bodies_in_flight_bytes"),
-        max_messages: keys.get("max_messages"),
-        header_timeout_ms: keys.get("timeouts_ms.header"),
-        body_idle_timeout_ms: keys.get("body_timeouts_ms.idle"),
-        body_timeout_ms: keys.get("body_timeouts_ms.total"),
-        drain_deadline_ms: keys.get("timeouts_ms.drain"),
-        proxy_protocol_from: keys.list("proxy_protocol_from", network).unwrap_or_default(),
-        tls: tls::read_listener(&mut keys),
-    };
+    let server = Server::read(&mut keys);
     if server.max_bodies_in_flight_bytes < server.max_body_bytes {
         let body = server.max_body_bytes;
         let message =
@@ -116,11 +101,6 @@ fn server(reader: &mut Reader) -> Server {
         keys.refuse("max_bodies_in_flight_bytes", message);
     }
     server
-}
-
-fn cors(reader: &mut Reader) -> Cors {
-    let mut keys = reader.section(&CORS);
-    Cors { allow_origins: keys.list("allow_origins", origin).unwrap_or_default() }
 }
 
 fn context(reader: &mut Reader) -> Context {
@@ -170,37 +150,19 @@ fn limits(reader: &mut Reader) -> Vec<Limit> {
 }
 
 fn cache(reader: &mut Reader) -> Cache {
-    let mut keys = reader.section(&CACHE);
-    let max_bytes = keys.get("max_bytes");
+    let max_bytes = reader.section(&CACHE).get("max_bytes");
     Cache { counts_bytes: max_bytes, folds_bytes: max_bytes }
 }
 
 fn store(reader: &mut Reader) -> Store {
     let mut keys = reader.section(&STORE);
-    let store = Store { path: keys.text("path", store_path), url: keys.text("url", store_url) };
+    let store = Store::read(&mut keys);
     if store.url.is_some() && !store.path.is_empty() {
         let message =
             "is set together with store.path; keep one of them, a database server or a file";
         keys.refuse("url", message);
     }
     store
-}
-
-fn ledger(reader: &mut Reader) -> Ledger {
-    let mut keys = reader.section(&LEDGER);
-    Ledger {
-        enabled: keys.get("enabled"),
-        on_failure: keys.get("on_failure"),
-        drain_ms: keys.get("drain_ms"),
-        retention_days: keys.get("retention_days.requests"),
-        sums_retention_days: keys.get("retention_days.totals"),
-        receipts: keys.get("receipts"),
-    }
-}
-
-fn log(reader: &mut Reader) -> Log {
-    let mut keys = reader.section(&LOG);
-    Log { format: keys.get("format"), level: keys.get("level") }
 }
 
 fn warnings(config: &Config) -> Vec<Warning> {

@@ -512,6 +512,29 @@ fn in_section(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
 
+/// Declares the settings of a section, each with the value that it has by the section's keys.
+macro_rules! settings {
+    ($($(#[$of:meta])+ $type:ident from $keys:ident {
+        $($(#[$meta:meta])* $field:ident: $kind:ty = $value:expr,)+
+    })+) => {
+        $(
+            $(#[$of])+
+            pub struct $type { $($(#[$meta])* pub $field: $kind,)+ }
+
+            impl $type {
+                /// Reads the settings from the keys of their section.
+                pub(in crate::config) fn read(
+                    $keys: &mut $crate::config::reader::Keys<'_, '_>,
+                ) -> Self {
+                    Self { $($field: $value,)+ }
+                }
+            }
+        )+
+    };
+}
+
+pub(super) use settings;
+
 /// Reader of the keys of one section.
 pub(super) struct Keys<'r, 'p> {
     pub reader: &'r mut Reader,

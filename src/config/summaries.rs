@@ -2,51 +2,52 @@
 //! it records where one is stored.
 
 use super::choices::SummaryMode;
-use super::keys::SUMMARIES;
-use super::reader::Reader;
+use super::reader::{Reader, settings};
 use super::{Config, Priced, Secret, SecretPlace};
 use weir_store::budget::NanoUsd;
 
 /// Model name that stands for the request's own model.
 pub const SAME_MODEL: &str = "same";
 
-/// Summaries of compacted messages, written by a model.
-#[derive(Debug, Clone)]
-pub struct Summaries {
-    /// As written; [`Self::mode`] resolves it.
-    pub mode: SummaryMode,
-    /// Model that writes summaries; empty for none, [`SAME_MODEL`] for each request's own.
-    pub model: String,
-    /// Base URL of its upstream; empty for `upstream.url`.
-    pub url: String,
-    /// Place of the key for `url`.
-    pub api_key: SecretPlace,
-    /// The key itself, filled in at start; the configuration never contains it.
-    pub provider_key: Option<Secret>,
-    /// Maximum length of one summary.
-    pub summary_tokens: u64,
-    /// Room for reasoning in addition to the summary.
-    pub reasoning_tokens: u64,
-    /// Effort of reasoning; empty for the model's default.
-    pub reasoning_effort: String,
-    /// Share of the growth up to the next compaction after which its summary is prefetched.
-    pub prefetch_permille: u32,
-    /// Time limit of one model call.
-    pub timeout_ms: u64,
-    /// How long a request waits for a missing summary in the mode `wait`.
-    pub wait_ms: u64,
-    /// Pause after several failed calls in a row.
-    pub pause_ms: u64,
-    /// Maximum concurrent calls.
-    pub max_concurrent: usize,
-    /// How long a summary and the text inserted by a compaction are kept after their last use.
-    pub lifetime_ms: u64,
-    /// Memory for both, in front of the store.
-    pub cache_bytes: u64,
-    /// Maximum total size in the store.
-    pub max_bytes: u64,
-    /// Maximum cost of one tenant's summaries per day (UTC); 0 for no cap.
-    pub max_day: NanoUsd,
+settings! {
+    /// Summaries of compacted messages, written by a model.
+    #[derive(Debug, Clone)]
+    Summaries from keys {
+        /// As written; [`Self::mode`] resolves it.
+        mode: SummaryMode = keys.get("mode"),
+        /// Model that writes summaries; empty for none, [`SAME_MODEL`] for each request's own.
+        model: String = keys.text("model", trimmed),
+        /// Base URL of its upstream; empty for `upstream.url`.
+        url: String = keys.text("upstream.url", optional_url),
+        /// Place of the key for `url`.
+        api_key: SecretPlace = keys.text("upstream.api_key", SecretPlace::parse),
+        /// The key itself, filled in at start; the configuration never contains it.
+        provider_key: Option<Secret> = None,
+        /// Maximum length of one summary.
+        summary_tokens: u64 = keys.get("summary_tokens"),
+        /// Room for reasoning in addition to the summary.
+        reasoning_tokens: u64 = keys.get("reasoning.tokens"),
+        /// Effort of reasoning; empty for the model's default.
+        reasoning_effort: String = keys.text("reasoning.effort", trimmed),
+        /// Share of the growth up to the next compaction after which its summary is prefetched.
+        prefetch_permille: u32 = keys.get("prefetch"),
+        /// Time limit of one model call.
+        timeout_ms: u64 = keys.get("timeouts_ms.call"),
+        /// How long a request waits for a missing summary in the mode `wait`.
+        wait_ms: u64 = keys.get("timeouts_ms.wait"),
+        /// Pause after several failed calls in a row.
+        pause_ms: u64 = keys.get("timeouts_ms.pause"),
+        /// Maximum concurrent calls.
+        max_concurrent: usize = keys.get("max_concurrent"),
+        /// How long a summary and the text inserted by a compaction are kept after their last use.
+        lifetime_ms: u64 = keys.get("kept.lifetime_ms"),
+        /// Memory for both, in front of the store.
+        cache_bytes: u64 = keys.get("kept.cache_bytes"),
+        /// Maximum total size in the store.
+        max_bytes: u64 = keys.get("kept.max_bytes"),
+        /// Maximum cost of one tenant's summaries per day (UTC); 0 for no cap.
+        max_day: NanoUsd = keys.get("max_usd_per_day"),
+    }
 }
 
 impl Summaries {
@@ -71,34 +72,8 @@ impl Default for Summaries {
     }
 }
 
-/// Reads the section.
-pub(super) fn read(reader: &mut Reader) -> Summaries {
-    let mut keys = reader.section(&SUMMARIES);
-    let summaries = Summaries {
-        mode: keys.get("mode"),
-        model: keys.text("model", |text| Ok(text.trim().to_owned())),
-        url: keys.text("upstream.url", optional_url),
-        api_key: keys.text("upstream.api_key", SecretPlace::parse),
-        provider_key: None,
-        summary_tokens: keys.get("summary_tokens"),
-        reasoning_tokens: keys.get("reasoning.tokens"),
-        reasoning_effort: keys.text("reasoning.effort", |text| Ok(text.trim().to_owned())),
-        prefetch_permille: keys.get("prefetch"),
-        timeout_ms: keys.get("timeouts_ms.call"),
-        wait_ms: keys.get("timeouts_ms.wait"),
-        pause_ms: keys.get("timeouts_ms.pause"),
-        max_concurrent: keys.get("max_concurrent"),
-        lifetime_ms: keys.get("kept.lifetime_ms"),
-        cache_bytes: keys.get("kept.cache_bytes"),
-        max_bytes: keys.get("kept.max_bytes"),
-        max_day: keys.get("max_usd_per_day"),
-    };
-    agree(reader, &summaries);
-    summaries
-}
-
 /// Rejects contradicting keys.
-fn agree(reader: &mut Reader, summaries: &Summaries) {
+pub(super) fn agree(reader: &mut Reader, summaries: &Summaries) {
     let is_model_wanted = matches!(summaries.mode, SummaryMode::Background | SummaryMode::Wait);
     if is_model_wanted && summaries.model.is_empty() {
         let message = "is missing: summaries.mode requires a model. Name one that the upstream \
@@ -131,6 +106,10 @@ pub(super) fn agree_with(reader: &mut Reader, config: &Config) {
         let message = "is set, but the model's price is unknown: set it under [models.\"NAME\"]";
         reader.refuse(&["summaries", "max_usd_per_day"], message);
     }
+}
+
+fn trimmed(text: &str) -> Result<String, String> {
+    Ok(text.trim().to_owned())
 }
 
 /// Parses a base URL, or an empty text.

@@ -1,9 +1,8 @@
 //! `[traces]`: traces of requests for a collector. Sends nothing.
 
 use super::events::web_url;
-use super::keys::TRACES;
 use super::names::is_local_host;
-use super::reader::Reader;
+use super::reader::settings;
 use super::{Config, Secret};
 
 /// Path of traces after a collector's base URL.
@@ -11,32 +10,27 @@ const PATH: &str = "/v1/traces";
 /// Usual port of collectors for OTLP over gRPC.
 const GRPC_PORT: u16 = 4317;
 
-/// `[traces]`: traces of requests.
-#[derive(Debug, Clone, Default)]
-pub struct Traces {
-    /// URL of the collector, with the path of traces; empty for none.
-    pub endpoint: String,
-    /// Headers for the collector, filled in at start.
-    pub headers: Vec<(String, Secret)>,
-    /// Name of this service, filled in at start.
-    pub service_name: String,
-    /// Share of requests with a trace, in thousandths.
-    pub sample_permille: u32,
+settings! {
+    /// `[traces]`: traces of requests.
+    #[derive(Debug, Clone, Default)]
+    Traces from keys {
+        /// URL of the collector, with the path of traces; empty for none.
+        endpoint: String = keys.text("endpoint", endpoint),
+        /// Headers for the collector, filled in at start.
+        headers: Vec<(String, Secret)> = Vec::new(),
+        /// Name of this service, filled in at start.
+        service_name: String = "weir".to_owned(),
+        /// Share of requests with a trace, in thousandths.
+        sample_permille: u32 = keys.get("sample_ratio"),
+    }
 }
 
-/// Reads `[traces]`.
-pub(super) fn read(reader: &mut Reader) -> Traces {
-    let mut keys = reader.section(&TRACES);
-    Traces {
-        endpoint: keys.text("endpoint", |text| match text.trim() {
-            text if text.contains('?') => {
-                Err("has a query; put keys into `OTEL_EXPORTER_OTLP_HEADERS`".to_owned())
-            }
-            text => web_url(text).map(|url| with_path(&url)),
-        }),
-        headers: Vec::new(),
-        service_name: "weir".to_owned(),
-        sample_permille: keys.get("sample_ratio"),
+fn endpoint(text: &str) -> Result<String, String> {
+    match text.trim() {
+        text if text.contains('?') => {
+            Err("has a query; put keys into `OTEL_EXPORTER_OTLP_HEADERS`".to_owned())
+        }
+        text => web_url(text).map(|url| with_path(&url)),
     }
 }
 

@@ -19,7 +19,7 @@ pub const MAX_RUNNING: usize = 1000;
 /// Requests in flight and ended ones.
 #[derive(Debug)]
 pub struct Live {
-    started_ms: u64,
+    pub started_ms: u64,
     state: Mutex<State>,
 }
 
@@ -174,11 +174,6 @@ impl Live {
         drop(state);
         let running = running.into_iter().map(|(seq, running)| running.shown(seq)).collect();
         Look { started_ms: self.started_ms, next, running, requests }
-    }
-
-    /// Returns when the process started to serve.
-    pub fn started_ms(&self) -> u64 {
-        self.started_ms
     }
 }
 

@@ -84,7 +84,7 @@ impl Connections {
             .max_concurrent_streams(MAX_STREAMS)
             .max_send_buf_size(MAX_SEND_BYTES);
         Ok(Self {
-            metrics: Arc::clone(routes.proxy().journal().metrics()),
+            metrics: Arc::clone(routes.proxy.journal().metrics()),
             builder,
             handshakes: Handshakes::new(&config.server)?,
             routes: RwLock::new(Arc::new(routes)),
@@ -95,7 +95,7 @@ impl Connections {
 
     /// Returns the TLS settings; `None` if the listener speaks plain HTTP.
     pub(super) fn tls(&self) -> Option<&Tls> {
-        self.handshakes.tls()
+        self.handshakes.tls.as_ref()
     }
 
     /// Returns the routes for new requests.
@@ -123,7 +123,7 @@ impl Connections {
         let service =
             service_fn(|request| self.clone().answer(request, address, welcome, pulse.clone()));
         let mut connection = pin!(self.builder.serve_connection(io, service));
-        let unread_timeout = || self.routes().body_times().idle;
+        let unread_timeout = || self.routes().body_times.idle;
         let ended = tokio::select! {
             biased;
             ended = connection.as_mut() => Some(ended),
@@ -191,7 +191,7 @@ impl Connections {
     ) -> Result<Response<Beating>, Infallible> {
         let beat = Beat::start(pulse, request.version());
         let routes = self.routes();
-        let times = routes.body_times();
+        let times = routes.body_times;
         request.extensions_mut().insert(Address(address));
         let request = request.map(|body| Patient::new(body, times).boxed_unsync());
         let response = match welcome {

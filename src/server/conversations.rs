@@ -79,7 +79,7 @@ impl ServedRoutes {
         action: Action<'_>,
         caller: &Caller,
     ) -> Result<String, ProxyError> {
-        let pages = match self.proxy().conversations(caller) {
+        let pages = match self.proxy.conversations(caller) {
             Ok(pages) => pages,
             Err(problem) => {
                 Acceptor::refuse_body(&parts.headers, body);

@@ -17,7 +17,7 @@ pub(super) struct Handshakes {
     /// Networks whose connections must begin with a load balancer's header, which is trusted.
     balancers: Vec<IpNet>,
     /// `None` if the listener speaks plain HTTP.
-    tls: Option<Tls>,
+    pub(super) tls: Option<Tls>,
 }
 
 /// Reason why a connection was not opened.
@@ -37,11 +37,6 @@ impl Handshakes {
             balancers: server.proxy_protocol_from.clone(),
             tls: Tls::new(&server.tls, crate::tls::HTTP)?,
         })
-    }
-
-    /// Returns the TLS settings; `None` if there are none.
-    pub(super) fn tls(&self) -> Option<&Tls> {
-        self.tls.as_ref()
     }
 
     /// Opens a connection from `peer`. The returned address is that of the actual client.

@@ -32,7 +32,7 @@ impl Renewal {
 
     /// Returns the proxy for new requests.
     pub fn proxy(&self) -> Arc<Proxy> {
-        Arc::clone(self.connections.routes().proxy())
+        Arc::clone(&self.connections.routes().proxy)
     }
 
     /// Prepares `config` for new requests and its certificate for new connections. Nothing changes
@@ -40,7 +40,7 @@ impl Renewal {
     pub fn prepare(&self, config: Config) -> Result<impl FnOnce() + use<>, RenewalError> {
         let routes = self.connections.routes();
         let config = Arc::new(config);
-        let proxy = routes.proxy().reconfigured(Arc::clone(&config));
+        let proxy = routes.proxy.reconfigured(Arc::clone(&config));
         let proxy = Arc::new(proxy.map_err(RenewalError::Proxy)?);
         let tls = self.connections.tls().map(|tls| tls.prepare(&config.server.tls));
         let tls = tls.transpose().map_err(RenewalError::Tls)?;

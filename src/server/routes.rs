@@ -71,14 +71,14 @@ pub(super) struct Address(pub IpAddr);
 
 /// Answers requests.
 pub(super) struct ServedRoutes {
-    proxy: Arc<Proxy>,
+    pub(super) proxy: Arc<Proxy>,
     pub(super) acceptor: Acceptor,
     hosts: Hosts,
     origins: Origins,
     /// Hash of the first segment that paths have to have.
     entrance: Option<blake3::Hash>,
     last_target: LastTarget,
-    body_times: BodyTimes,
+    pub(super) body_times: BodyTimes,
     state: RoutesState,
 }
 
@@ -205,16 +205,6 @@ impl ServedRoutes {
     /// Returns the routes of another configuration to its proxy, with the same state.
     pub(super) fn reconfigured(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
         Self::new(config, proxy, self.state.clone())
-    }
-
-    /// Returns the proxy to the upstream.
-    pub(super) fn proxy(&self) -> &Arc<Proxy> {
-        &self.proxy
-    }
-
-    /// Time limits of a request's body.
-    pub(super) fn body_times(&self) -> BodyTimes {
-        self.body_times
     }
 
     /// Records whether the last configuration was refused.

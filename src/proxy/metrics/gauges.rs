@@ -53,12 +53,11 @@ pub(super) fn configuration(registry: &mut Registry, metrics: &Metrics, hash: &s
     registry.register_with_unit("weir_config_applied_timestamp", help, Unit::Seconds, applied);
 }
 
-/// Returns a hash of a configuration. Secrets print as stars, and the shipped catalogue is that of the
-/// version.
+/// Returns a hash of a configuration. Secrets print as stars, and the shipped catalogue as its size.
 pub(super) fn hash(config: &Config) -> String {
     let mut hasher = Hasher(blake3::Hasher::new());
     // Writing to a hasher does not fail.
-    let _ = fmt::write(&mut hasher, format_args!("{:?}", config.written()));
+    let _ = fmt::write(&mut hasher, format_args!("{config:?}"));
     hasher.0.finalize().to_hex()[..HASH_DIGITS].to_owned()
 }
 

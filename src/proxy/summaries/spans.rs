@@ -50,8 +50,6 @@ worded! {
     }
 }
 
-impl SummaryOutcome {}
-
 /// Span to summarise, with its keys and its position in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefetchSpan {

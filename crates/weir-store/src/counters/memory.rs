@@ -41,7 +41,7 @@ const LED_BY_ANOTHER: &str = "another weir counts the budgets of this store unti
 /// Counters and their waiting requests.
 pub(super) struct Memory {
     store: Store,
-    zone: TimeZone,
+    pub(super) zone: TimeZone,
     state: Mutex<State>,
     leader: LeaderLock,
     /// Lets one counter load at a time, so that concurrent requests query the journal once.
@@ -168,10 +168,6 @@ impl Memory {
         let (state, loading) = (Mutex::default(), tokio::sync::Mutex::default());
         let leader = LeaderLock::new(&store);
         Self { store, zone, leader, state, loading }
-    }
-
-    pub(super) fn zone(&self) -> &TimeZone {
-        &self.zone
     }
 
     pub(super) fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {

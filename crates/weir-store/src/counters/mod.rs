@@ -164,8 +164,8 @@ impl Counters {
     /// Time zone of calendar windows.
     fn zone(&self) -> &TimeZone {
         match &self.place {
-            Place::Memory(memory) => memory.zone(),
-            Place::Redis(redis) => redis.zone(),
+            Place::Memory(memory) => &memory.zone,
+            Place::Redis(redis) => &redis.zone,
         }
     }
 

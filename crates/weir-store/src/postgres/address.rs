@@ -23,7 +23,7 @@ pub(super) struct Address {
     pub config: tokio_postgres::Config,
     pub tls: MakeRustlsConnect,
     /// Host, port and database, for messages.
-    shown: String,
+    pub(super) shown: String,
 }
 
 impl Address {
@@ -60,11 +60,6 @@ impl Address {
         let tls = tls(config.get_ssl_mode()).map_err(unusable)?;
         let shown = shown(&config);
         Ok(Self { config, tls, shown })
-    }
-
-    /// Returns host, port and database.
-    pub(super) fn shown(&self) -> &str {
-        &self.shown
     }
 }
 
@@ -168,6 +163,6 @@ mod tests {
             assert!(!message.contains("sesame"), "{message}");
         }
         let address = Address::read("postgres://u:sesame@a,b:6/d").expect("it is right");
-        assert_eq!(address.shown(), "a:5432,b:6/d");
+        assert_eq!(address.shown, "a:5432,b:6/d");
     }
 }

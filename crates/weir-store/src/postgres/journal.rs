@@ -105,7 +105,7 @@ async fn write_all(shared: Arc<ServerState>, mut queue: mpsc::Receiver<Waiting>)
         let mut group = vec![first];
         gather(&mut queue, &mut group).await;
         let written = writer.write(&group).await;
-        let health = writer.shared.pool.health();
+        let health = &writer.shared.pool.health;
         health.report(written.as_ref().map(drop));
         match written {
             Ok(outcomes) => {
@@ -197,7 +197,7 @@ impl GroupWriter {
             }
         };
         let records = WriteGroup::decode(self.shared.instance, records);
-        let timeout = timeout(self.shared.pool.health());
+        let timeout = timeout(&self.shared.pool.health);
         let writing = group_write::write(&connection, &mut self.usage_cache, &records);
         let written = tokio::time::timeout(timeout, writing).await;
         let written = written.map_err(|_| ServerFailure::TimedOut)?;

@@ -140,8 +140,8 @@ impl Postgres {
         let done = self.0.runtime.spawn(async move {
             let begun = Instant::now();
             let done = work.await;
-            shared.pool.health().latency.note(begun.elapsed());
-            shared.pool.health().report(done.as_ref().map(drop));
+            shared.pool.health.latency.note(begun.elapsed());
+            shared.pool.health.report(done.as_ref().map(drop));
             done
         });
         done.await.map_err(|_| StoreError::Closed)?
@@ -150,7 +150,7 @@ impl Postgres {
 
 /// Opens the database; retries for a while if the server is unreachable.
 async fn open(address: Address, runtime: &Handle) -> Result<Arc<ServerState>, OpenError> {
-    let (deadline, shown) = (Instant::now() + OPEN_TIMEOUT, address.shown().to_owned());
+    let (deadline, shown) = (Instant::now() + OPEN_TIMEOUT, address.shown.clone());
     let pool = Pool::new(address);
     let connection: Connection = loop {
         match pool.connect().await {

@@ -30,8 +30,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// Connections to one server.
 pub(super) struct Pool {
     address: Address,
-    health: Arc<Health>,
-    changed: Arc<Notify>,
+    pub(super) health: Arc<Health>,
+    pub(super) changed: Arc<Notify>,
     idle: Mutex<Vec<Connection>>,
     places: Semaphore,
     long_places: Semaphore,
@@ -83,15 +83,6 @@ impl Pool {
     /// Returns the schema, which separates the tables from other stores on the same server.
     pub(super) fn schema(&self) -> &str {
         self.schema.get().map_or("", String::as_str)
-    }
-
-    pub(super) fn health(&self) -> &Health {
-        &self.health
-    }
-
-    /// Returns the notification that keys were changed, received on any connection.
-    pub(super) fn changed(&self) -> &Notify {
-        &self.changed
     }
 
     /// Leases a connection as soon as one is free.

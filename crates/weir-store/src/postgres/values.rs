@@ -51,13 +51,13 @@ impl Values for Postgres {
     }
 
     fn state(&self) -> State {
-        if self.0.shared.pool.health().is_failing() { State::Failing } else { State::Server }
+        if self.0.shared.pool.health.is_failing() { State::Failing } else { State::Server }
     }
 
     fn activity(&self) -> Activity {
         let shared = &self.0.shared;
-        let (writes, failed_writes) = shared.pool.health().counts();
-        let (queued, transactions) = (shared.queues.waiting(), shared.pool.health().latency.read());
+        let (writes, failed_writes) = shared.pool.health.counts();
+        let (queued, transactions) = (shared.queues.waiting(), shared.pool.health.latency.read());
         Activity { writes, failed_writes, queued, transactions, ..Activity::default() }
     }
 
@@ -237,7 +237,7 @@ async fn fetch(
                 connection.execute(sql, &[&kind.name, &&tenant.0[..], &keys, &now, &end]).await;
             // The values read are still valid.
             if let Err(failure) = renewed {
-                shared.pool.health().report(Err(&failure.into()));
+                shared.pool.health.report(Err(&failure.into()));
             }
         }
     }

@@ -62,7 +62,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(300);
 pub(super) async fn watch(shared: Arc<ServerState>) {
     loop {
         let ended = watch_connection(&shared).await;
-        shared.pool.health().report(Err(&StoreError::from(ended)));
+        shared.pool.health.report(Err(&StoreError::from(ended)));
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
@@ -84,13 +84,13 @@ async fn watch_connection(shared: &ServerState) -> ServerFailure {
         match poll(shared, &connection, &mut beat_at).await {
             // A successful write proves that writes work; without any writes, reads suffice.
             Ok(has_written) if has_written || !shared.is_registered.load(Ordering::Relaxed) => {
-                shared.pool.health().report(Ok(()));
+                shared.pool.health.report(Ok(()));
             }
             Ok(_) => {}
             Err(failure) => return failure,
         }
         // A timeout triggers a poll as a notification does.
-        let _ = tokio::time::timeout(POLL_INTERVAL, shared.pool.changed().notified()).await;
+        let _ = tokio::time::timeout(POLL_INTERVAL, shared.pool.changed.notified()).await;
     }
 }
 

@@ -16,7 +16,7 @@ const TRUSTED_MS: u64 = 250;
 
 /// State of change detection, shared by all handles.
 pub(crate) struct ChangeState {
-    counter: ChangeCounter,
+    pub(super) counter: ChangeCounter,
     started: Instant,
     /// When to read the store again, in milliseconds since `started`.
     check_at_ms: AtomicU64,
@@ -32,11 +32,6 @@ impl ChangeState {
             check_at_ms: AtomicU64::new(0),
             confirmed: AtomicU64::new(0),
         }
-    }
-
-    /// Returns the change counter.
-    pub(crate) fn counter(&self) -> &ChangeCounter {
-        &self.counter
     }
 
     /// Forces a read of the store next time.

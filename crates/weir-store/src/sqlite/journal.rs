@@ -19,7 +19,7 @@ use crate::wal::record;
 #[async_trait]
 impl Journal for Sqlite {
     async fn open_request(&self, intent: &Intent) -> Result<(), StoreError> {
-        let session = self.session();
+        let session = &self.session;
         session.start().await?;
         let record = record::opened(intent);
         let mut opened = session.log.open(intent.id, &record);
@@ -40,7 +40,7 @@ impl Journal for Sqlite {
         settlement: Settlement,
     ) -> Result<bool, StoreError> {
         let record = record::settled(&intent, &settlement);
-        match self.session().log.end(intent.id, &record) {
+        match self.session.log.end(intent.id, &record) {
             Some(written) => {
                 written?;
                 note_written(self);
@@ -51,7 +51,7 @@ impl Journal for Sqlite {
     }
 
     async fn release_request(&self, id: RequestId) -> Result<(), StoreError> {
-        match self.session().log.end(id, &record::released(id)) {
+        match self.session.log.end(id, &record::released(id)) {
             Some(written) => {
                 written?;
                 note_written(self);
@@ -63,14 +63,14 @@ impl Journal for Sqlite {
 
     async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError> {
         checkpoint_all(self).await;
-        let session = Arc::clone(self.session());
+        let session = Arc::clone(&self.session);
         self.read(move |connection| rows::orphans(connection, &session.instance, limit)).await
     }
 
     async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError> {
         // Read before ended requests are moved into the tables, so that a request that ends, or
         // whose log is finished, in between is not missed.
-        let (session, queried) = (Arc::clone(self.session()), ids.clone());
+        let (session, queried) = (Arc::clone(&self.session), ids.clone());
         let open = tokio::task::spawn_blocking(move || lookup::open_in_logs(&session, &queried));
         let open: HashSet<RequestId> = open.await.map_err(|_| StoreError::Closed)?;
         checkpoint_all(self).await;
@@ -81,7 +81,7 @@ impl Journal for Sqlite {
     }
 
     async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
-        let (session, from_ms) = (Arc::clone(self.session()), query.from_ms);
+        let (session, from_ms) = (Arc::clone(&self.session), query.from_ms);
         let mut in_logs = Vec::new();
         if query.wants_open {
             // Logs are read first, so that a request that ends, or whose log is finished, in
@@ -107,7 +107,7 @@ impl Journal for Sqlite {
     ) -> Result<u64, StoreError> {
         checkpoint_all(self).await;
         // Data deleted from rows should leave the log as well.
-        self.session().log.request_rotation();
+        self.session.log.request_rotation();
         prune::prune(self, before_ms, totals_before_ms).await
     }
 
@@ -116,7 +116,7 @@ impl Journal for Sqlite {
             return Err(StoreError::Failed("the store is in memory only".to_owned()));
         }
         checkpoint_all(self).await;
-        let (session, path) = (Arc::clone(self.session()), path.to_owned());
+        let (session, path) = (Arc::clone(&self.session), path.to_owned());
         self.read(move |connection| Ok(backup::write(connection, &session.instance, &path))).await?
     }
 }

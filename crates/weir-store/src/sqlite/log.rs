@@ -15,7 +15,7 @@ const MAX_ROUNDS: usize = 1000;
 /// Schedules a move of recorded requests into the tables.
 pub(super) fn note_written(sqlite: &Sqlite) {
     sqlite.note_written();
-    if sqlite.session().log.should_checkpoint()
+    if sqlite.session.log.should_checkpoint()
         && let Ok(runtime) = tokio::runtime::Handle::try_current()
     {
         let sqlite = sqlite.clone();
@@ -26,7 +26,7 @@ pub(super) fn note_written(sqlite: &Sqlite) {
 /// Moves all processes' records into the tables. If that fails, the tables lag slightly, which is
 /// better than no answer; the writer has logged it.
 pub(super) async fn checkpoint_all(sqlite: &Sqlite) {
-    let session = sqlite.session();
+    let session = &sqlite.session;
     for _ in 0..MAX_ROUNDS {
         let own = Arc::clone(session);
         let is_pending =
@@ -48,7 +48,7 @@ pub(super) async fn checkpoint_all(sqlite: &Sqlite) {
 /// Writes the row of a request that was not opened here: an ended process's, one that could not be
 /// recorded, or one that is already settled. After all records are moved, the tables decide.
 pub(super) async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<bool, StoreError> {
-    let session = Arc::clone(sqlite.session());
+    let session = Arc::clone(&sqlite.session);
     let settle = move |connection: &Connection| {
         let mut progress = checkpoint::all(connection, &session)?;
         while progress.has_more {
@@ -59,6 +59,6 @@ pub(super) async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<
         Ok((progress.own, applied.new_rows > 0))
     };
     let (own, is_new) = sqlite.write(settle).await?;
-    sqlite.session().log.advance_checkpoint(own);
+    sqlite.session.log.advance_checkpoint(own);
     Ok(is_new)
 }

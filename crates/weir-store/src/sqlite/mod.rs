@@ -99,7 +99,7 @@ impl Sqlite {
         let (readers, dirty) = (Some(Readers::new(path)), Some(Dirty::default()));
         let sqlite = Self::start(connection, readers, dirty, options)?;
         if let Some(dirty) = &sqlite.dirty {
-            let shared = Arc::clone(sqlite.writer.shared());
+            let shared = Arc::clone(&sqlite.writer.shared);
             let session = Arc::clone(&sqlite.session);
             sync::start(path, options.sync_interval, dirty.clone(), shared, session)?;
         }
@@ -133,21 +133,6 @@ impl Sqlite {
             session,
             changes: Arc::new(ChangeState::new(counter)),
         })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn writer(&self) -> &Writer {
-        &self.writer
-    }
-
-    #[cfg(test)]
-    pub(crate) fn dirty(&self) -> Option<&Dirty> {
-        self.dirty.as_ref()
-    }
-
-    /// Returns the journal's session.
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
     }
 
     /// Notifies the sync thread that a request was recorded.

@@ -65,7 +65,7 @@ impl Steps for Sqlite {
     ) -> Result<T, StoreError> {
         let changes = Arc::clone(&self.changes);
         let steps = move |connection: &Connection| {
-            steps(&OnConnection { connection, counter: changes.counter() })
+            steps(&OnConnection { connection, counter: &changes.counter })
         };
         self.writer.run_steps(steps).await
     }
@@ -80,7 +80,7 @@ impl Steps for Sqlite {
         }
         let changes = Arc::clone(&self.changes);
         let steps = move |connection: &Connection| {
-            steps(&OnConnection { connection, counter: changes.counter() })
+            steps(&OnConnection { connection, counter: &changes.counter })
         };
         match &self.readers {
             Some(readers) => readers.run_steps(steps).await,

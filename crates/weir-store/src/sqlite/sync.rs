@@ -326,8 +326,8 @@ mod tests {
         }
 
         fn syncer(&self, path: &Path) -> Syncer {
-            let shared = Arc::clone(self.sqlite.writer().shared());
-            let session = Arc::clone(self.sqlite.session());
+            let shared = Arc::clone(&self.sqlite.writer.shared);
+            let session = Arc::clone(&self.sqlite.session);
             let (file_id, path) = (FileId::of(path), path.to_owned());
             Syncer { path, file_id, shared, session, connection: None, is_name_synced: false }
         }
@@ -393,7 +393,7 @@ mod tests {
         // A folder in the WAL's place cannot be synced.
         let elsewhere = place.folder.join("other.db");
         fs::create_dir(log_path(&elsewhere)).expect("the folder can be written");
-        let state = &place.sqlite.dirty().expect("it is a file").0;
+        let state = &place.sqlite.dirty.as_ref().expect("it is a file").0;
         let failed = place.syncer(&elsewhere).sync(false);
         assert!(matches!(failed, Err(StoreError::Failed(_))), "{failed:?}");
         report(&failed, &state.is_failing);

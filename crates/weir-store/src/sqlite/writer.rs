@@ -32,7 +32,7 @@ type IntentJson = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Work>,
-    shared: Arc<WriterState>,
+    pub(super) shared: Arc<WriterState>,
 }
 
 /// State shared by the thread and the handles.
@@ -145,10 +145,6 @@ impl Writer {
             transactions: self.shared.health.latency.read(),
             ..Activity::default()
         }
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<WriterState> {
-        &self.shared
     }
 
     /// Runs `work` completely or not at all, and returns its result after the commit.

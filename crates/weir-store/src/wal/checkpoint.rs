@@ -39,7 +39,7 @@ pub(crate) fn own(
     session: &Session,
 ) -> rusqlite::Result<CheckpointProgress> {
     let checkpointer = Checkpointer { connection, session };
-    let instance = session.instance.id();
+    let instance = session.instance.id;
     let from = checkpointer.position(instance)?;
     let mut at = from;
     let has_more = match session.log.read_memory(from, CHUNK_BYTES) {
@@ -67,7 +67,7 @@ pub(crate) fn all(
     let logs = session.instance.segments();
     for files in logs.chunk_by(|one, next| one.instance == next.instance) {
         let instance = files[0].instance;
-        if instance == session.instance.id() {
+        if instance == session.instance.id {
             continue;
         }
         // Checked before its log is read: an ended process has already written everything.

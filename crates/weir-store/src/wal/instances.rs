@@ -48,7 +48,7 @@ pub(crate) fn segment_path(folder: &Path, instance: &[u8], segment: u64) -> Path
 
 /// Liveness of one handle on a store.
 pub(crate) struct Instance {
-    id: [u8; 16],
+    pub(crate) id: [u8; 16],
     /// Folder of the files; `None` in memory, which ends with the process.
     folder: Option<PathBuf>,
     lock: OnceCell<Option<Lock>>,
@@ -59,10 +59,6 @@ impl Instance {
     pub(crate) fn new(path: Option<&Path>) -> Result<Self, OpenError> {
         let folder = path.map(|path| beside(path, ".instances"));
         Ok(Self { id: random()?, folder, lock: OnceCell::new() })
-    }
-
-    pub(crate) fn id(&self) -> [u8; 16] {
-        self.id
     }
 
     /// Locks this instance's file, which marks it as alive. Call it before any write in its name.

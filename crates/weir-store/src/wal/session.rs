@@ -32,7 +32,7 @@ impl Session {
         let instance = Instance::new(path)?;
         let folder = instance.folder().map(Path::to_owned);
         Ok(Arc::new(Self {
-            log: RequestLog::new(instance.id(), folder, options.max_log_bytes),
+            log: RequestLog::new(instance.id, folder, options.max_log_bytes),
             instance,
             started: OnceCell::new(),
             day_rows: DayRows::default(),

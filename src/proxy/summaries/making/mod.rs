@@ -258,7 +258,7 @@ impl Summaries {
     }
 
     /// Returns the counters by name.
-    pub fn figures(&self) -> Vec<(&'static str, u64)> {
+    pub fn figures(&self) -> Vec<(String, u64)> {
         self.lookup.state.counts.figures(&self.lookup.state.records)
     }
 }

@@ -99,7 +99,7 @@ pub(super) struct RedisCounters {
     store: Store,
     /// Copies of the journal's totals, for when Redis cannot be used.
     recorded: Memory,
-    zone: TimeZone,
+    pub(super) zone: TimeZone,
     options: Options,
     state: Mutex<State>,
     /// Lets this instance load one counter at a time.
@@ -130,11 +130,6 @@ impl fmt::Debug for RedisCounters {
 }
 
 impl RedisCounters {
-    /// Creates the counters. Requires a runtime, which renews the leases.
-    pub(super) fn zone(&self) -> &TimeZone {
-        &self.zone
-    }
-
     pub(super) fn new(redis: Redis, store: Store, zone: TimeZone, options: Options) -> Arc<Self> {
         let wakeup = Arc::new(Notify::new());
         let counts = Arc::new(Self {
