@@ -4,7 +4,7 @@ use http::{Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{AdminState, METRICS, Refusal, organization};
+use super::{AdminState, METRICS, Refusal, organization, refused};
 use crate::proxy::hold::budgets::scope::resolve;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::BudgetError;
@@ -71,10 +71,6 @@ impl WantedBudget {
     }
 }
 
-pub(super) fn refused(said: &str) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", said)
-}
-
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
@@ -84,7 +80,7 @@ impl From<StoreError> for Refusal {
 impl From<BudgetError> for Refusal {
     fn from(error: BudgetError) -> Self {
         match error {
-            BudgetError::Invalid(said) => refused(&said),
+            BudgetError::Invalid(said) => refused(said),
             BudgetError::TooMany => {
                 Self::new(StatusCode::CONFLICT, "too_many_budgets", error.to_string())
             }
@@ -182,10 +178,10 @@ impl AdminState {
 
     async fn set_budget(&self, body: &[u8]) -> Answer {
         let wanted: WantedBudget = read(body)?;
-        let mut budget = wanted.budget().map_err(|said| refused(&said))?;
+        let mut budget = wanted.budget().map_err(refused)?;
         let rules = self.rules();
         let scope = resolve(budget.id.scope, &rules.models, &rules.routes, &self.store).await;
-        budget.id.scope = scope.map_err(|said| refused(&said))?;
+        budget.id.scope = scope.map_err(refused)?;
         self.store.set_budget(budget.clone(), now_ms()).await?;
         acted("set_budget", &budget.id.to_string());
         self.statuses(vec![budget]).await
@@ -193,7 +189,7 @@ impl AdminState {
 
     async fn remove_budget(&self, uri: &Uri) -> Answer {
         let [id] = query(uri, ["id"])?;
-        let id = BudgetId::parse(&id.unwrap_or_default()).map_err(|said| refused(&said))?;
+        let id = BudgetId::parse(&id.unwrap_or_default()).map_err(refused)?;
         if !self.store.remove_budget(&id).await? {
             let message = format!("there is no budget {id}");
             return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message));
@@ -255,7 +251,7 @@ fn page<T: Serialize>(data: &[T], place: impl Fn(&T) -> &str) -> Answer {
 /// Refuses a key that would have expired already.
 fn check_expiry(change: &KeyChange, now_ms: u64) -> Result<(), Refusal> {
     match change.expires_ms.flatten() {
-        Some(expires_ms) if expires_ms <= now_ms => Err(refused(&format!(
+        Some(expires_ms) if expires_ms <= now_ms => Err(refused(format!(
             "expires_ms is {expires_ms}, which has passed; it is in milliseconds since 1970, now \
              {now_ms}"
         ))),
@@ -267,10 +263,7 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refus
     serde_json::from_slice(body).map_err(|error| {
         let field = misfit::<T>(body).map(|field| format!("{field}: "));
         let said = plain(&error.to_string());
-        refused(&format!(
-            "The body does not fit this request: {}{said}.",
-            field.unwrap_or_default()
-        ))
+        refused(format!("The body does not fit this request: {}{said}.", field.unwrap_or_default()))
     })
 }
 
@@ -311,11 +304,15 @@ fn text(
     match members.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => {
-            let message = format!("{name} must be a string");
-            Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message))
-        }
+        Some(_) => Err(refused(format!("{name} must be a string"))),
     }
+}
+
+/// Parses the query parameters.
+pub(super) fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Refusal> {
+    let url = format!("http://localhost/?{}", uri.query().unwrap_or_default());
+    let url = reqwest::Url::parse(&url).map_err(|error| refused(error.to_string()))?;
+    Ok(url.query_pairs().into_owned().collect())
 }
 
 /// Parses the query parameters of these names; refuses others.
@@ -324,17 +321,12 @@ pub(super) fn query<const N: usize>(
     names: [&str; N],
 ) -> Result<[Option<String>; N], Refusal> {
     let mut found = [const { None }; N];
-    let url = format!("http://localhost/?{}", uri.query().unwrap_or_default());
-    let wrong = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message);
-    let url = reqwest::Url::parse(&url).map_err(|error| wrong(error.to_string()))?;
-    for (name, value) in url.query_pairs() {
+    for (name, value) in pairs(uri)? {
         let Some(place) = names.iter().position(|known| *known == name) else {
-            return Err(wrong(format!(
-                "Unknown parameter. This path takes: {}.",
-                names.join(", ")
-            )));
+            let names = names.join(", ");
+            return Err(refused(format!("Unknown parameter. This path takes: {names}.")));
         };
-        found[place] = Some(value.into_owned());
+        found[place] = Some(value);
     }
     Ok(found)
 }

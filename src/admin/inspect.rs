@@ -4,8 +4,8 @@
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::api::{Answer, done, read, refused};
-use super::{AdminState, Refusal};
+use super::api::{Answer, done, read};
+use super::{AdminState, Refusal, refused};
 use crate::proxy::ProxyError;
 use crate::proxy::plan::inspect::{
     Inspection, InspectionLimit, MAX_POLICIES, MAX_TURNS, Opened, Wanted,
@@ -109,7 +109,7 @@ impl InspectionQuery {
                 Ok(InspectionLimit::Percent(percent))
             }
             (None, Some(percent)) => {
-                Err(refused(&format!("limit_percent is {percent}; it must be from 1 to 100.")))
+                Err(refused(format!("limit_percent is {percent}; it must be from 1 to 100.")))
             }
             (Some(_), Some(_)) => {
                 Err(refused("Give max_input_tokens or limit_percent, and not both."))
@@ -131,7 +131,7 @@ impl InspectionQuery {
         let names = Protocol::NAMES.map(|(name, _)| name).join(", ");
         Protocol::from_name(name)
             .map(Some)
-            .ok_or_else(|| refused(&format!("protocol is {name:.40?}; it is one of {names}.")))
+            .ok_or_else(|| refused(format!("protocol is {name:.40?}; it is one of {names}.")))
     }
 }
 
@@ -226,7 +226,7 @@ impl AdminState {
                 inspection: plans.inspect(&wanted)?,
             }))
         });
-        done(&inspected.await?.map_err(|said| refused(&said))?)
+        done(&inspected.await?.map_err(refused)?)
     }
 
     /// Returns the names of the policies to compare.
@@ -236,11 +236,11 @@ impl AdminState {
         let names = names.unwrap_or_else(default);
         if names.len() > MAX_POLICIES {
             let all = names.len();
-            return Err(refused(&format!("{all} policies are too many; compare {MAX_POLICIES}.")));
+            return Err(refused(format!("{all} policies are too many; compare {MAX_POLICIES}.")));
         }
         let rules = self.rules();
         let known = names.iter().map(|name| rules.policies.read_name(name));
-        known.collect::<Result<_, _>>().map_err(|said| refused(&format!("policies: {said}")))
+        known.collect::<Result<_, _>>().map_err(|said| refused(format!("policies: {said}")))
     }
 }
 

@@ -4,8 +4,8 @@
 use http::Uri;
 use serde::Serialize;
 
-use super::api::{Answer, done, query, refused};
-use super::{AdminState, Refusal};
+use super::api::{Answer, done, query};
+use super::{AdminState, Refusal, refused};
 use crate::proxy::Proxy;
 use crate::proxy::live::{Ended, ShownRequest};
 use weir_store::budget::NanoUsd;

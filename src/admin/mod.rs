@@ -368,6 +368,11 @@ impl Refusal {
     }
 }
 
+/// Creates the refusal of an invalid request.
+fn refused(message: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+}
+
 /// Body of a login: the admin token, or a one-time code.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -468,10 +473,8 @@ impl AdminState {
             _ => return Err(Refusal::method("GET, POST")),
         }
         let body = read_body(body, MAX_BODY_BYTES, PATIENCE).await?;
-        let login: Login = serde_json::from_slice(&body).map_err(|_| {
-            let message = "A login is {\"token\": \"…\"} or {\"code\": \"…\"}.";
-            Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
-        })?;
+        let login: Login = serde_json::from_slice(&body)
+            .map_err(|_| refused("A login is {\"token\": \"…\"} or {\"code\": \"…\"}."))?;
         let now = Instant::now();
         let is_right = match (&login.token, &login.code) {
             (Some(token), None) => self.token.is(token.trim()),
@@ -578,8 +581,7 @@ where
     match tokio::time::timeout(patience, collected).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(_)) => {
-            let message = format!("The body must be complete and have at most {max_bytes} bytes.");
-            Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message))
+            Err(refused(format!("The body must be complete and have at most {max_bytes} bytes.")))
         }
         Err(_) => {
             let message = format!(

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::api::Answer;
-use super::{AdminState, Refusal};
+use super::api::{Answer, pairs};
+use super::{AdminState, Refusal, refused};
 use weir_store::ledger::{
     Column, DAY_MS, Filter, MAX_ROWS, SeriesQuery, Totals, UsageQuery, UsageRow,
 };
@@ -104,12 +104,8 @@ impl Buckets {
     }
 }
 
-fn refused(message: impl Into<String>) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
-}
-
 impl PageQuery {
-    fn read(page: Page, query: &str) -> Result<Self, Refusal> {
+    fn read(page: Page, uri: &Uri) -> Result<Self, Refusal> {
         let mut asked = Self {
             page,
             start: None,
@@ -121,9 +117,7 @@ impl PageQuery {
             batch: None,
             groups: Vec::new(),
         };
-        let url = format!("http://localhost/?{query}");
-        let url = reqwest::Url::parse(&url).map_err(|error| refused(error.to_string()))?;
-        for (name, value) in url.query_pairs() {
+        for (name, value) in pairs(uri)? {
             // SDKs write lists as `name[]=`, others repeat the name.
             asked.set(name.strip_suffix("[]").unwrap_or(&name), &value)?;
         }
@@ -316,7 +310,7 @@ impl AdminState {
         if method != Method::GET {
             return Err(Refusal::method("GET"));
         }
-        let asked = PageQuery::read(page, uri.query().unwrap_or_default())?;
+        let asked = PageQuery::read(page, uri)?;
         let mut buckets = asked.buckets(now_ms() / 1000)?;
         let rows = loop {
             let rows = match asked.batch {
@@ -393,7 +387,8 @@ mod tests {
     use super::*;
 
     fn asked(page: Page, query: &str) -> Result<PageQuery, String> {
-        PageQuery::read(page, query).map_err(|refusal| refusal.message)
+        let uri = format!("{COSTS}?{query}").parse::<Uri>().expect("a URI");
+        PageQuery::read(page, &uri).map_err(|refusal| refusal.message)
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use http::{StatusCode, Uri};
 use serde_json::{Map, Value, json};
 
-use super::api::{Answer, query, refused};
-use super::{AdminState, Refusal};
+use super::api::{Answer, query};
+use super::{AdminState, Refusal, refused};
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::series::{BANDS, quantile_ms};
 use weir_store::ledger::{
@@ -70,7 +70,7 @@ impl ParsedQuery {
             Some("day") => Some(DAY_MS),
             Some(text) => Some(read_hours(text)?),
         };
-        let by = Column::read_list(&by.unwrap_or_default()).map_err(|said| refused(&said))?;
+        let by = Column::read_list(&by.unwrap_or_default()).map_err(refused)?;
         if by.iter().any(|column| matches!(column, Column::Day | Column::Tenant)) {
             return Err(refused("group by day with every=day, and not by tenant"));
         }
@@ -123,9 +123,7 @@ fn read_moment(name: &str, text: &str) -> Result<u64, Refusal> {
     let moment = text.parse::<jiff::Timestamp>().ok();
     let ms = moment.and_then(|moment| u64::try_from(moment.as_millisecond()).ok());
     ms.ok_or_else(|| {
-        refused(&format!(
-            "{name} is milliseconds since 1970, or a moment like 2026-01-31T12:00:00Z"
-        ))
+        refused(format!("{name} is milliseconds since 1970, or a moment like 2026-01-31T12:00:00Z"))
     })
 }
 

@@ -12,7 +12,7 @@ use clap::builder::PossibleValuesParser;
 use super::colours::{CYAN, Colours, DIM, RED, YELLOW, of_percent};
 use super::sealed::Opener;
 use super::{recordings, sources, tokenizer_file};
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::proxy::plan::{Planner, PlannerParts, RequestOptions};
 use crate::proxy::{Explained, Question, Tenant};
 use weir_engine::compact::report::{self, Category};
@@ -63,9 +63,8 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     conversation: usize,
     /// The request's protocol [default: recognised by its shape]
-    #[arg(long, value_name = "NAME",
-          value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
-    protocol: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = super::protocol())]
+    protocol: Option<Protocol>,
     /// The model to plan for, instead of the one that the request names
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -123,7 +122,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
         config.context.policies.read_name(name).map_err(|error| format!("--policy: {error}"))?;
     }
     let asked = PlanFlags {
-        protocol: args.protocol.as_deref(),
+        protocol: args.protocol,
         model: args.model.as_deref(),
         max_input_tokens: args.max_input_tokens,
         policy: args.policy.as_deref(),
@@ -145,10 +144,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
 /// Loads the configuration that `weir serve` would use with this file.
 pub(super) fn configuration(file: Option<&Path>) -> Result<Config, String> {
     let figment = sources::figment(file, None, std::env::vars_os(), []);
-    let lines = |problems: Vec<config::Problem>| {
-        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
-    };
-    let (mut config, _) = config::load(figment).map_err(lines)?;
+    let mut config = sources::config_of(figment)?;
     tokenizer_file::read_all(&mut config).map_err(|problems| problems.join("\nweir: "))?;
     Ok(config)
 }
@@ -188,7 +184,7 @@ fn question(args: &ExplainArgs, max_bytes: usize) -> Result<Question, String> {
 /// Flags that change the plan.
 #[derive(Debug, Default)]
 pub(super) struct PlanFlags<'a> {
-    pub protocol: Option<&'a str>,
+    pub protocol: Option<Protocol>,
     pub model: Option<&'a str>,
     pub max_input_tokens: Option<u64>,
     pub policy: Option<&'a str>,
@@ -211,9 +207,8 @@ pub(super) fn explain(
         policy: asked.policy.map(str::to_owned),
         ..RequestOptions::default()
     };
-    let named = asked.protocol.and_then(Protocol::from_name);
     let recognised = || std::str::from_utf8(&body).map(Protocol::recognise).unwrap_or_default();
-    let (tenant, protocol) = (Tenant::ANONYMOUS, named.unwrap_or_else(recognised));
+    let (tenant, protocol) = (Tenant::ANONYMOUS, asked.protocol.unwrap_or_else(recognised));
     super::block_on(async {
         let explained =
             planner.explain(tenant, protocol, body, asked.model, options, Some(question)).await;

@@ -54,9 +54,11 @@ mod watch;
 
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use self::colours::When;
+use weir_engine::wire::Protocol;
 
 const ABOUT: &str = "\
 An OpenAI-compatible reverse proxy that keeps every conversation inside its model's context window.
@@ -165,6 +167,12 @@ pub fn run() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         },
     }
+}
+
+/// Returns the parser of flags that name a protocol.
+fn protocol() -> impl TypedValueParser<Value = Protocol> {
+    let names = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name));
+    names.map(|name| Protocol::from_name(&name).unwrap_or_default())
 }
 
 /// Runs the work of a command that waits for a store.

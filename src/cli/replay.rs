@@ -11,8 +11,7 @@ use super::recordings;
 use super::sealed::Opener;
 use super::sources::{self, Flag};
 use super::store_path;
-use crate::config::{self, Config, SAME_MODEL};
-use clap::builder::PossibleValuesParser;
+use crate::config::{Config, SAME_MODEL};
 use weir_engine::compact::Policy;
 use weir_engine::wire::Protocol;
 use weir_eval::baseline::Baseline;
@@ -75,9 +74,8 @@ pub(super) struct ReplayArgs {
     files: Vec<PathBuf>,
     /// The protocol of all lines [default: recognised by the shape of each]. Responses and Messages
     /// are retold as chat completions, with the same texts, calls and results
-    #[arg(long, value_name = "NAME",
-          value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
-    protocol: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = super::protocol())]
+    protocol: Option<Protocol>,
     /// Token budget: a share of each conversation's last request, or tokens, for conversations that
     /// grow to at least a quarter more
     #[arg(long = "budget", value_name = "30%|8k", value_parser = Budget::read,
@@ -222,10 +220,7 @@ fn config(args: &ReplayArgs) -> Result<Config, String> {
     };
     let figment =
         sources::figment(args.config.as_deref(), None, [], args.settings.iter().map(flag));
-    let lines = |problems: Vec<config::Problem>| {
-        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
-    };
-    config::load(figment).map(|(config, _)| config).map_err(lines)
+    sources::config_of(figment)
 }
 
 /// Formats the output, after it writes the page if one is requested.
@@ -320,10 +315,9 @@ fn by_line(
     let lines = text.lines().enumerate().map(|(place, line)| (place + 1, line));
     let lines: Vec<_> = lines.filter(|(_, line)| !line.trim().is_empty()).collect();
     let progress = Progress::new(is_shown, "reading", lines.len() as u64);
-    let protocol = args.protocol.as_deref().and_then(Protocol::from_name);
     let read = on_all_cores(lines.len(), |place| {
         let (number, line) = lines[place];
-        let read = Conversation::read(line, number, protocol);
+        let read = Conversation::read(line, number, args.protocol);
         progress.step();
         read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
     });

@@ -10,7 +10,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider, Source};
 
 use super::config_files;
-use crate::config::{DEFAULT_TOML, DEFAULTS, Problem};
+use crate::config::{self, Config, DEFAULT_TOML, DEFAULTS, Problem};
 
 /// Prefix of variables that set keys.
 const ENV_PREFIX: &str = "WEIR_";
@@ -22,6 +22,14 @@ const OTEL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 /// Name of the file among the sources.
 const FILE: &str = "file";
+
+/// Loads the configuration of `figment`, or returns its problems as lines of a command's error.
+pub(super) fn config_of(figment: Figment) -> Result<Config, String> {
+    let loaded = config::load(figment).map_err(|problems| {
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
+    });
+    Ok(loaded?.0)
+}
 
 /// Whether the value of `key` in `figment` comes from the file.
 pub fn is_of_file(figment: &Figment, key: &str) -> bool {

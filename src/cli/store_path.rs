@@ -165,38 +165,36 @@ fn connect(url: &Secret) -> Result<Store, UnusableStore> {
 /// Opens the store for a command that writes to it, on a server or in a file, which is created if
 /// missing.
 pub(super) fn kept(config: &Config) -> Result<Store, String> {
-    if let Some(url) = &config.store.url {
-        return connect(url).map_err(|error| error.to_string());
-    }
-    let Some(path) = file(&config.store, std::env::vars_os()) else {
-        return Err(
-            "keys and budgets are kept in the store's file, and there is none: name it with --store \
-                    FILE (store.path), or a PostgreSQL server (store.url)"
-                .to_owned(),
-        );
-    };
-    Store::open(&path)
-        .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))
+    let none = "keys and budgets are kept in the store's file, and there is none: name it with --store \
+                FILE (store.path), or a PostgreSQL server (store.url)";
+    opened(config, none, |_| Ok(()))
 }
 
 /// Opens the store for a command that reads data written by a weir: on a server, or in an existing
 /// file.
 pub(super) fn existing_of(config: &Config) -> Result<Store, String> {
-    if let Some(url) = &config.store.url {
-        return connect(url).map_err(|error| error.to_string());
-    }
-    let Some(path) = file(&config.store, std::env::vars_os()) else {
-        return Err(
-            "there is no file to read: name the store's with --store FILE (store.path)".to_owned()
-        );
-    };
-    if !path.is_file() {
-        return Err(format!(
+    let none = "there is no file to read: name the store's with --store FILE (store.path)";
+    opened(config, none, |path| match path.is_file() {
+        true => Ok(()),
+        false => Err(format!(
             "there is no store at {}: no weir has served with it yet. Start `weir serve` and send a \
              request, or name the store that weir uses with --store FILE (store.path)",
             path.display()
-        ));
+        )),
+    })
+}
+
+/// Opens the store on a server, or in a file that `check` accepts. `none` says that there is no file.
+fn opened(
+    config: &Config,
+    none: &str,
+    check: impl Fn(&Path) -> Result<(), String>,
+) -> Result<Store, String> {
+    if let Some(url) = &config.store.url {
+        return connect(url).map_err(|error| error.to_string());
     }
+    let path = file(&config.store, std::env::vars_os()).ok_or(none)?;
+    check(&path)?;
     Store::open(&path)
         .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))
 }

@@ -5,7 +5,6 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::colours::{Colours, DIM, YELLOW, of_percent};
@@ -60,9 +59,8 @@ pub(super) struct TokensArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     conversation: usize,
     /// The protocol of the requests [default: recognised by their shape]
-    #[arg(long, value_name = "NAME",
-          value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
-    protocol: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = super::protocol())]
+    protocol: Option<Protocol>,
     /// The model to count for, instead of the one that a request names
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -93,7 +91,7 @@ pub(super) fn run(args: &TokensArgs) -> Result<(), String> {
     let max_bytes = config.server.max_body_bytes;
     let planner = explain::planner(config);
     let asked = PlanFlags {
-        protocol: args.protocol.as_deref(),
+        protocol: args.protocol,
         model: args.model.as_deref(),
         max_input_tokens: args.limit,
         policy: None,

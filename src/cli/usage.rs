@@ -146,20 +146,16 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     let by = if args.focus { focus::BY.to_vec() } else { args.by.clone() };
     let query = UsageQuery { by, from_day, until_day, only: filter(args), limit: None };
     let total = UsageQuery { by: Vec::new(), ..query.clone() };
-    let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
     let said = |error| format!("the store cannot be read: {error}");
     let rows = store.usage(query).await.map_err(said)?;
     let total = store.usage(total).await.map_err(said)?;
     if rows.len() == MAX_ROWS {
         eprintln!("weir: only the first {MAX_ROWS} rows are shown; select fewer days or columns");
     }
-    if rows.is_empty() {
-        let all = store.usage(all).await.map_err(said)?;
-        let note = nothing(args, store, all.first().map_or(0, |all| all.totals.requests));
-        if !args.json && !args.csv && !args.focus {
-            return Ok(note);
-        }
-        eprint!("weir: {note}");
+    if rows.is_empty()
+        && let Some(note) = nothing(args, store).await?
+    {
+        return Ok(note);
     }
     if args.focus {
         return Ok(focus::table(&rows));
@@ -244,8 +240,20 @@ fn dollars(nano_usd: u64) -> String {
     NanoUsd(nano_usd).shown()
 }
 
-/// Explains an empty result. The store has `requests` in total.
-fn nothing(args: &UsageArgs, store: &Store, requests: u64) -> String {
+/// Explains an empty result: to the user, or aside if programs read the result.
+async fn nothing(args: &UsageArgs, store: &Store) -> Result<Option<String>, String> {
+    let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
+    let all = store.usage(all).await;
+    let all = all.map_err(|error| format!("the store cannot be read: {error}"))?;
+    let note = nothing_found(args, store, all.first().map_or(0, |all| all.totals.requests));
+    if !args.json && !args.csv && !args.focus {
+        return Ok(Some(note));
+    }
+    eprint!("weir: {note}");
+    Ok(None)
+}
+
+fn nothing_found(args: &UsageArgs, store: &Store, requests: u64) -> String {
     let place = store.file().map_or("the store".to_owned(), |file| file.display().to_string());
     let filters = [
         ("--since", args.since.is_some()),
@@ -308,14 +316,10 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
         .requests(query)
         .await
         .map_err(|error| format!("the store cannot be read: {error}"))?;
-    if rows.is_empty() {
-        let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
-        let all = store.usage(all).await.map_err(|error| error.to_string())?;
-        let note = nothing(args, store, all.first().map_or(0, |all| all.totals.requests));
-        if !args.json && !args.csv {
-            return Ok(note);
-        }
-        eprint!("weir: {note}");
+    if rows.is_empty()
+        && let Some(note) = nothing(args, store).await?
+    {
+        return Ok(note);
     }
     let json: Vec<_> = rows.iter().map(RequestRow::json).collect();
     if args.json {

@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -62,9 +61,8 @@ pub(super) struct VerifyArgs {
     #[arg(long, value_name = "FILE", requires = "request")]
     sent: Option<PathBuf>,
     /// The protocol of the bodies [default: recognised by their shape]
-    #[arg(long, value_name = "NAME",
-          value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
-    protocol: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = super::protocol())]
+    protocol: Option<Protocol>,
     /// Reports each lost rule as a problem, even if the receipt lists it
     #[arg(long)]
     strict: bool,
@@ -151,8 +149,7 @@ fn body(args: &VerifyArgs, path: &Path) -> Result<(Vec<u8>, Protocol), String> {
     let bytes = read(path, MAX_BYTES)?;
     let text = std::str::from_utf8(&bytes);
     let text = text.map_err(|_| format!("{}: it is not UTF-8 text", path.display()))?;
-    let named = args.protocol.as_deref().and_then(Protocol::from_name);
-    let protocol = named.unwrap_or_else(|| Protocol::recognise(text));
+    let protocol = args.protocol.unwrap_or_else(|| Protocol::recognise(text));
     Ok((with_messages(protocol, bytes.into()).to_vec(), protocol))
 }
 
