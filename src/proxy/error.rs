@@ -239,6 +239,17 @@ impl ProxyError {
         }
     }
 
+    /// Creates the error of a shortage, which usually passes in a second.
+    pub fn overloaded(message: impl Into<String>) -> Self {
+        Self { retry_after_ms: Some(1000), ..Self::new(ErrorKind::Overloaded, message) }
+    }
+
+    /// Names the request field at fault.
+    #[must_use]
+    pub fn about(self, param: &str) -> Self {
+        Self { param: Some(param.to_owned()), ..self }
+    }
+
     /// Whether the same request may succeed later.
     pub fn may_retry(&self) -> bool {
         self.retry_after_ms.is_some() || self.kind.may_pass()

@@ -168,10 +168,7 @@ fn bad_value(name: &str, value: &str, wanted: &str) -> ProxyError {
 }
 
 fn invalid_header(name: &str, message: String) -> ProxyError {
-    ProxyError {
-        param: Some(name.to_owned()),
-        ..ProxyError::new(ErrorKind::InvalidRequest, message)
-    }
+    ProxyError::new(ErrorKind::InvalidRequest, message).about(name)
 }
 
 /// Adds the request's ID in the journal.

@@ -9,8 +9,6 @@ use super::body::{self, Bodies, BodyRefused, Permit};
 use super::decode::{self, Encoding, Unsupported};
 use crate::proxy::{Body, ErrorKind, ProxyError};
 
-/// Retry delay sent if there was no room for a body.
-const RETRY_AFTER_MS: u64 = 1000;
 /// UTF-8's byte order mark, which some clients write before JSON.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -135,14 +133,10 @@ impl Acceptor {
                 );
                 ProxyError::new(ErrorKind::BodyTooLarge, message)
             }
-            BodyRefused::NoRoom => ProxyError {
-                retry_after_ms: Some(RETRY_AFTER_MS),
-                ..ProxyError::new(
-                    ErrorKind::Overloaded,
-                    "weir has no room for more request bodies at the moment \
+            BodyRefused::NoRoom => ProxyError::overloaded(
+                "weir has no room for more request bodies at the moment \
                      (`server.max_bodies_in_flight_bytes`). Try again shortly.",
-                )
-            },
+            ),
         }
     }
 }

@@ -58,8 +58,6 @@ const FORWARDED: [Method; 7] = [
     Method::DELETE,
     Method::OPTIONS,
 ];
-/// Retry delay sent if all connections are taken.
-const RETRY_AFTER_MS: u64 = 1000;
 
 /// Refusal of a request without the entrance of `weir run`.
 const OUTSIDE: &str = "This weir serves the command that `weir run` runs, and nobody else. The command has the \
@@ -327,14 +325,10 @@ impl ServedRoutes {
             return health;
         }
         let (parts, body) = request.into_parts();
-        let problem = ProxyError {
-            retry_after_ms: Some(RETRY_AFTER_MS),
-            ..ProxyError::new(
-                ErrorKind::Overloaded,
-                "weir serves as many connections as it may at the moment \
+        let problem = ProxyError::overloaded(
+            "weir serves as many connections as it may at the moment \
                  (`server.max_connections`). Try again shortly.",
-            )
-        };
+        );
         self.refuse(&parts, body, &problem)
     }
 

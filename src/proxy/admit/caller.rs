@@ -183,10 +183,10 @@ impl Caller {
         match members.iter().find(|(name, _)| name == "model") {
             Some((_, raw)) => match json::string(raw) {
                 Some(model) => self.check_model(&model, routes),
-                None => Err(ProxyError {
-                    param: Some("model".to_owned()),
-                    ..ProxyError::new(ErrorKind::InvalidRequest, "'model' must be a string.")
-                }),
+                None => {
+                    Err(ProxyError::new(ErrorKind::InvalidRequest, "'model' must be a string.")
+                        .about("model"))
+                }
             },
             // The provider has a default for some routes.
             None => self.check_model(of_base.unwrap_or_default(), routes),
@@ -237,10 +237,7 @@ impl Caller {
             }
             "preset" if raw.trim() != "null" && self.has_own_models() => {
                 let message = "This key is limited to some models, and a preset may name others.";
-                Err(ProxyError {
-                    param: Some(name.to_owned()),
-                    ..ProxyError::new(ErrorKind::ModelNotAllowed, message)
-                })
+                Err(ProxyError::new(ErrorKind::ModelNotAllowed, message).about(name))
             }
             "extra_body" => {
                 let members = json::members(raw).unwrap_or_default();
@@ -310,10 +307,7 @@ impl Caller {
             false => "This key has no access to the model that the request names",
         };
         let message = format!("{problem}. It may use: {}.", patterns.join(", "));
-        Err(ProxyError {
-            param: Some("model".to_owned()),
-            ..ProxyError::new(ErrorKind::ModelNotAllowed, message)
-        })
+        Err(ProxyError::new(ErrorKind::ModelNotAllowed, message).about("model"))
     }
 
     /// Whether the caller may use only some models.

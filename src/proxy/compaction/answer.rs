@@ -150,13 +150,11 @@ fn id(prefix: &str) -> Result<String, ProxyError> {
 
 /// Refuses a request that names no model: the specification requires one.
 fn without_model() -> ProxyError {
-    ProxyError {
-        param: Some("model".to_owned()),
-        ..ProxyError::new(
-            ErrorKind::InvalidRequest,
-            "Name the model that the conversation is compacted for, in 'model'.",
-        )
-    }
+    ProxyError::new(
+        ErrorKind::InvalidRequest,
+        "Name the model that the conversation is compacted for, in 'model'.",
+    )
+    .about("model")
 }
 
 fn kept_elsewhere(member: &'static str) -> ProxyError {
@@ -164,10 +162,7 @@ fn kept_elsewhere(member: &'static str) -> ProxyError {
         "weir compacts the items that it sees in 'input', and '{member}' refers to a conversation that \
          the provider keeps. Send its items, with store: false."
     );
-    ProxyError {
-        param: Some(member.to_owned()),
-        ..ProxyError::new(ErrorKind::InvalidRequest, message)
-    }
+    ProxyError::new(ErrorKind::InvalidRequest, message).about(member)
 }
 
 /// Content of an item, for the caller that it was made for.

@@ -173,10 +173,7 @@ pub fn report(clearing: &Clearing, cleared: Cleared) -> String {
 
 /// Creates the error for a member that weir does not understand.
 pub(super) fn refused(what: &str) -> ProxyError {
-    ProxyError {
-        param: Some(EDIT.to_owned()),
-        ..ProxyError::new(ErrorKind::InvalidRequest, format!("'{EDIT}' {what}."))
-    }
+    ProxyError::new(ErrorKind::InvalidRequest, format!("'{EDIT}' {what}.")).about(EDIT)
 }
 
 #[cfg(test)]

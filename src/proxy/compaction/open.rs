@@ -89,8 +89,5 @@ pub fn refused(error: SealError) -> ProxyError {
 }
 
 fn of_input(message: String) -> ProxyError {
-    ProxyError {
-        param: Some("input".to_owned()),
-        ..ProxyError::new(ErrorKind::InvalidRequest, message)
-    }
+    ProxyError::new(ErrorKind::InvalidRequest, message).about("input")
 }

@@ -29,8 +29,6 @@ use weir_store::conversations::{
 use weir_store::ledger::RequestId;
 use weir_store::{Store, StoreError, Tenant, now_ms};
 
-/// Retry delay sent if there is no room for a conversation.
-const RETRY_AFTER_MS: u64 = 1000;
 /// Name of the edit that puts kept messages before a request's own.
 const EDIT: &str = "conversation";
 /// Maximum time that the end of an answer waits for the store.
@@ -115,22 +113,17 @@ async fn found(
 }
 
 fn no_room() -> ProxyError {
-    ProxyError {
-        retry_after_ms: Some(RETRY_AFTER_MS),
-        ..ProxyError::new(
-            ErrorKind::Overloaded,
-            "weir has no room for more kept conversations at the moment \
+    ProxyError::overloaded(
+        "weir has no room for more kept conversations at the moment \
              (`server.max_bodies_in_flight_bytes`). Try again shortly.",
-        )
-    }
+    )
 }
 
 /// Refuses a request that cannot be part of a kept conversation.
 fn check(request: &ChatRequest, config: &Conversations, name: &str) -> Result<(), ProxyError> {
     check_name(name)?;
-    let refused = |message: &str| ProxyError {
-        param: Some(headers::CONVERSATION.as_str().to_owned()),
-        ..ProxyError::new(ErrorKind::InvalidRequest, message)
+    let refused = |message: &str| {
+        ProxyError::new(ErrorKind::InvalidRequest, message).about(headers::CONVERSATION.as_str())
     };
     if request.protocol != Protocol::Chat {
         return Err(refused(

@@ -192,10 +192,7 @@ fn messages(body: &[u8]) -> Result<Vec<KeptMessage>, ProxyError> {
 }
 
 fn invalid(message: &str) -> ProxyError {
-    ProxyError {
-        param: Some("messages".to_owned()),
-        ..ProxyError::new(ErrorKind::InvalidRequest, message)
-    }
+    ProxyError::new(ErrorKind::InvalidRequest, message).about("messages")
 }
 
 fn unknown() -> ProxyError {

@@ -48,9 +48,6 @@ const BYTES_A_TOKEN: u64 = 3;
 const MOST_OF_LIMIT: u64 = 4;
 const LEAST_OF_LIMIT: u64 = 32;
 
-/// Retry delay sent if there is no room for another round.
-const RETRY_AFTER_MS: u64 = 1000;
-
 /// Exchange whose request offers the tool, after its first attempt was accepted.
 pub(super) struct RecallExchange {
     /// Name of the tool in this request.
@@ -177,14 +174,10 @@ impl RecallExchange {
 }
 
 fn no_room() -> ProxyError {
-    ProxyError {
-        retry_after_ms: Some(RETRY_AFTER_MS),
-        ..ProxyError::new(
-            ErrorKind::Overloaded,
-            "weir has no room to continue this answer with a recall at the moment \
+    ProxyError::overloaded(
+        "weir has no room to continue this answer with a recall at the moment \
              (`server.max_bodies_in_flight_bytes`). Try again shortly.",
-        )
-    }
+    )
 }
 
 /// Whether the calls in an answer can be read.
