@@ -6,13 +6,13 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use blake3::Hash;
 use http::HeaderMap;
 use http::header::COOKIE;
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use super::random_secret;
 
 /// Maximum number of sessions; a further login ends the one that was idle longest.
 const MAX_SESSIONS: usize = 64;
@@ -30,7 +30,6 @@ const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 const MAX_ADDRESSES: usize = 1024;
 /// Maximum number of cookies of our name that are compared.
 const MAX_COOKIES: usize = 8;
-const RANDOM_BYTES: usize = 32;
 
 /// Result of a login.
 #[derive(Debug, PartialEq, Eq)]
@@ -112,12 +111,7 @@ impl Sessions {
         let (secret, hash) = random()?;
         let mut state = self.state.lock();
         state.sessions.retain(|_, session| !session.is_over(now));
-        if state.sessions.len() >= MAX_SESSIONS {
-            let oldest = state.sessions.iter().min_by_key(|(_, session)| session.seen);
-            if let Some(oldest) = oldest.map(|(hash, _)| *hash) {
-                state.sessions.remove(&oldest);
-            }
-        }
+        make_room(&mut state.sessions, MAX_SESSIONS, |session| session.seen);
         state.sessions.insert(hash, Session { begun: now, seen: now });
         Ok(self.set_cookie(&secret, MAX_AGE))
     }
@@ -150,12 +144,7 @@ impl Sessions {
         let (secret, hash) = random()?;
         let mut state = self.state.lock();
         state.codes.retain(|_, end| now < *end);
-        if state.codes.len() >= MAX_CODES {
-            let oldest = state.codes.iter().min_by_key(|(_, end)| **end);
-            if let Some(oldest) = oldest.map(|(hash, _)| *hash) {
-                state.codes.remove(&oldest);
-            }
-        }
+        make_room(&mut state.codes, MAX_CODES, |end| *end);
         state.codes.insert(hash, now + CODE_LIFE);
         Ok(secret)
     }
@@ -197,10 +186,16 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Removes the oldest of a full set.
+fn make_room<T>(all: &mut HashMap<Hash, T>, most: usize, age: impl Fn(&T) -> Instant) {
+    let oldest = all.iter().min_by_key(|(_, own)| age(own)).map(|(hash, _)| *hash);
+    if let Some(oldest) = oldest.filter(|_| all.len() >= most) {
+        all.remove(&oldest);
+    }
+}
+
 fn random() -> io::Result<(String, Hash)> {
-    let mut bytes = [0; RANDOM_BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    let secret = URL_SAFE_NO_PAD.encode(bytes);
+    let secret = random_secret()?.expose().to_owned();
     let hash = blake3::hash(secret.as_bytes());
     Ok((secret, hash))
 }

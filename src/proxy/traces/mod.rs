@@ -213,26 +213,27 @@ impl Trace {
         is_error: bool,
         attributes: Attributes,
     ) {
-        let (start_ns, end_ns) = (self.ns(start), self.ns(end));
-        let span = Span {
-            id: [0; 8],
-            parent: Some(self.own),
-            kind: SpanKind::Internal,
-            name: name.into(),
-            start_ns,
-            end_ns,
-            attributes,
-            is_error,
-        };
-        self.push(span);
+        let times = (self.ns(start), self.ns(end));
+        let place = self.push(SpanKind::Internal, name.into(), times, attributes);
+        if let Some(span) = place.and_then(|place| self.spans.get_mut(place)) {
+            span.is_error = is_error;
+        }
     }
 
-    fn push(&mut self, mut span: Span) -> Option<usize> {
-        span.id = random().ok()?;
+    /// Adds a span below the request's own; returns its place, if there is room.
+    fn push(
+        &mut self,
+        kind: SpanKind,
+        name: Cow<'static, str>,
+        (start_ns, end_ns): (u64, u64),
+        attributes: Attributes,
+    ) -> Option<usize> {
+        let (id, parent) = (random().ok()?, Some(self.own));
         if self.spans.len() >= MAX_SPANS {
             return None;
         }
-        self.spans.push(span);
+        let is_error = false;
+        self.spans.push(Span { id, parent, kind, name, start_ns, end_ns, attributes, is_error });
         Some(self.spans.len() - 1)
     }
 
@@ -241,16 +242,8 @@ impl Trace {
     pub fn attempt(&mut self, name: String, attributes: Attributes) -> Option<HeaderValue> {
         self.attempt_ended(true, Vec::new());
         let start_ns = self.ns(Instant::now());
-        self.attempt = self.push(Span {
-            id: [0; 8],
-            parent: Some(self.own),
-            kind: SpanKind::Client,
-            name: name.into(),
-            start_ns,
-            end_ns: start_ns,
-            attributes,
-            is_error: false,
-        });
+        let times = (start_ns, start_ns);
+        self.attempt = self.push(SpanKind::Client, name.into(), times, attributes);
         let span_id = self.spans.get(self.attempt?)?.id;
         Some(TraceContext { trace_id: self.trace_id, span_id, is_sampled: true }.header())
     }
@@ -270,16 +263,9 @@ impl Trace {
     pub fn finish(mut self, name: String, is_error: bool, attributes: Attributes) {
         let end_ns = self.ns(Instant::now());
         let mut spans = std::mem::take(&mut self.spans);
-        spans.push(Span {
-            id: self.own,
-            parent: self.parent,
-            kind: SpanKind::Server,
-            name: name.into(),
-            start_ns: self.begun_ns,
-            end_ns,
-            attributes,
-            is_error,
-        });
+        let (id, parent, kind) = (self.own, self.parent, SpanKind::Server);
+        let (name, start_ns) = (name.into(), self.begun_ns);
+        spans.push(Span { id, parent, kind, name, start_ns, end_ns, attributes, is_error });
         let Inner { collector, service_name, outbox, exported, .. } = &*self.inner;
         outbox.put(Finished { trace_id: self.trace_id, spans }, |waiting| {
             export_all(collector.clone(), service_name.clone(), Arc::clone(exported), waiting)
