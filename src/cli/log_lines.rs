@@ -40,40 +40,36 @@ impl TerminalLines {
     }
 
     fn request(&self, writer: &mut Writer<'_>, request: &Request) -> fmt::Result {
-        let colour = match request.status {
+        let status = request.number("status");
+        let colour = match status {
             Some(200..400) => GREEN,
             Some(400..500) => YELLOW,
             _ => RED,
         };
         writer.write_char(' ')?;
-        let status = request.status.map_or_else(|| "---".to_owned(), |status| status.to_string());
-        self.paint(writer, colour, &status)?;
-        if request.path != USUAL_PATH {
-            write!(writer, " {} {}", request.method, request.path)?;
+        let shown = status.map_or_else(|| "---".to_owned(), |status| status.to_string());
+        self.paint(writer, colour, &shown)?;
+        let text = |name| request.text(name).unwrap_or_default();
+        if text("path") != USUAL_PATH {
+            write!(writer, " {} {}", text("method"), text("path"))?;
         }
-        for text in [&request.team, &request.model].into_iter().flatten() {
+        for text in [request.text("team"), request.text("model")].into_iter().flatten() {
             write!(writer, " {text}")?;
         }
-        if let Some(action) = &request.action {
+        if let Some(action) = request.text("action") {
             writer.write_char(' ')?;
             self.paint(writer, if action == "pass" { DIM } else { CYAN }, action)?;
         }
-        if request.outcome != "complete" && !request.outcome.is_empty() {
+        if !["complete", ""].contains(&text("outcome")) {
             writer.write_char(' ')?;
-            self.paint(writer, colour_of_outcome(request), &request.outcome)?;
+            let colour = if matches!(status, Some(500..) | None) { RED } else { YELLOW };
+            self.paint(writer, colour, text("outcome"))?;
         }
         let facts = request.facts();
         if !facts.is_empty() {
             write!(writer, "  {}", facts.join(", "))?;
         }
         writeln!(writer)
-    }
-}
-
-fn colour_of_outcome(request: &Request) -> &'static str {
-    match request.status {
-        Some(500..) | None => RED,
-        _ => YELLOW,
     }
 }
 
@@ -108,38 +104,33 @@ where
     }
 }
 
-/// Facts of a request that a line shows.
+/// Facts of a request, by the names of their fields.
 #[derive(Default)]
 struct Request {
-    status: Option<u64>,
-    method: String,
-    path: String,
-    team: Option<String>,
-    model: Option<String>,
-    action: Option<String>,
-    outcome: String,
-    received_tokens: Option<u64>,
-    sent_tokens: Option<u64>,
-    limit_tokens: Option<u64>,
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    cached_tokens: Option<u64>,
-    attempts: Option<u64>,
-    overflows: Option<u64>,
-    total_ms: Option<u64>,
-    cost_usd: Option<String>,
+    numbers: Vec<(&'static str, u64)>,
+    texts: Vec<(&'static str, String)>,
 }
 
 impl Request {
+    fn number(&self, name: &str) -> Option<u64> {
+        self.numbers.iter().find(|(own, _)| *own == name).map(|(_, number)| *number)
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.texts.iter().find(|(own, _)| *own == name).map(|(_, text)| text.as_str())
+    }
+
     fn facts(&self) -> Vec<String> {
-        let limit = self.limit_tokens.map(|limit| format!(" of {}", grouped(limit)));
+        let number = |name| self.number(name);
+        let limit = number("limit_tokens").map(|limit| format!(" of {}", grouped(limit)));
         let limit = limit.unwrap_or_default();
-        let tokens = match (self.received_tokens, self.sent_tokens, self.prompt_tokens) {
-            (Some(received), Some(sent), _) if sent < received => {
+        let sizes = ["received_tokens", "sent_tokens", "prompt_tokens"].map(number);
+        let tokens = match sizes {
+            [Some(received), Some(sent), _] if sent < received => {
                 Some(format!("{} -> {}{limit} tokens", grouped(received), grouped(sent)))
             }
-            (Some(received), ..) => Some(format!("{}{limit} tokens", grouped(received))),
-            (None, _, Some(prompt)) => Some(format!("{} tokens", grouped(prompt))),
+            [Some(received), ..] => Some(format!("{}{limit} tokens", grouped(received))),
+            [None, _, Some(prompt)] => Some(format!("{} tokens", grouped(prompt))),
             _ => None,
         };
         let some = |count: Option<u64>| count.filter(|count| *count > 0);
@@ -149,12 +140,12 @@ impl Request {
         };
         let facts = [
             tokens,
-            some(self.cached_tokens).map(|cached| format!("{} cached", grouped(cached))),
-            self.completion_tokens.map(|output| format!("{} out", grouped(output))),
-            self.attempts.map(|attempts| format!("{attempts} attempts")),
-            self.overflows.map(|refused| format!("{refused} refused as too long")),
-            self.total_ms.map(seconds),
-            self.cost_usd.as_ref().map(|cost| format!("${cost}")),
+            some(number("cached_tokens")).map(|cached| format!("{} cached", grouped(cached))),
+            number("completion_tokens").map(|output| format!("{} out", grouped(output))),
+            number("attempts").map(|attempts| format!("{attempts} attempts")),
+            number("overflows").map(|refused| format!("{refused} refused as too long")),
+            number("total_ms").map(seconds),
+            self.text("cost_usd").map(|cost| format!("${cost}")),
         ];
         facts.into_iter().flatten().collect()
     }
@@ -162,33 +153,11 @@ impl Request {
 
 impl Visit for Request {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        let place = match field.name() {
-            "status" => &mut self.status,
-            "received_tokens" => &mut self.received_tokens,
-            "sent_tokens" => &mut self.sent_tokens,
-            "limit_tokens" => &mut self.limit_tokens,
-            "prompt_tokens" => &mut self.prompt_tokens,
-            "completion_tokens" => &mut self.completion_tokens,
-            "cached_tokens" => &mut self.cached_tokens,
-            "attempts" => &mut self.attempts,
-            "overflows" => &mut self.overflows,
-            "total_ms" => &mut self.total_ms,
-            _ => return,
-        };
-        *place = Some(value);
+        self.numbers.push((field.name(), value));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "method" => self.method = escaped(value),
-            "path" => self.path = escaped(value),
-            "outcome" => self.outcome = escaped(value),
-            "team" => self.team = Some(escaped(value)),
-            "model" => self.model = Some(escaped(value)),
-            "action" => self.action = Some(escaped(value)),
-            "cost_usd" => self.cost_usd = Some(escaped(value)),
-            _ => {}
-        }
+        self.texts.push((field.name(), escaped(value)));
     }
 
     fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}

@@ -242,18 +242,8 @@ fn dollars(nano_usd: u64) -> String {
 
 /// Explains an empty result: to the user, or aside if programs read the result.
 async fn nothing(args: &UsageArgs, store: &Store) -> Result<Option<String>, String> {
-    let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
-    let all = store.usage(all).await;
+    let all = store.usage(UsageQuery::default()).await;
     let all = all.map_err(|error| format!("the store cannot be read: {error}"))?;
-    let note = nothing_found(args, store, all.first().map_or(0, |all| all.totals.requests));
-    if !args.json && !args.csv && !args.focus {
-        return Ok(Some(note));
-    }
-    eprint!("weir: {note}");
-    Ok(None)
-}
-
-fn nothing_found(args: &UsageArgs, store: &Store, requests: u64) -> String {
     let place = store.file().map_or("the store".to_owned(), |file| file.display().to_string());
     let filters = [
         ("--since", args.since.is_some()),
@@ -272,17 +262,22 @@ fn nothing_found(args: &UsageArgs, store: &Store, requests: u64) -> String {
     ];
     let given = filters.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
     let given = given.collect::<Vec<_>>().join(", ");
-    match requests {
+    let note = match all.first().map_or(0, |all| all.totals.requests) {
         0 => format!(
             "no requests yet in {place}\n\
              Start `weir serve`, send requests to http://127.0.0.1:8400/v1, and run this\n\
              again. If weir serves with another store, name it with --store FILE.\n"
         ),
-        _ => format!(
+        requests => format!(
             "no requests match {given}\n\
              {place} has {requests} in all; leave out a filter to see more.\n"
         ),
+    };
+    if !args.json && !args.csv && !args.focus {
+        return Ok(Some(note));
     }
+    eprint!("weir: {note}");
+    Ok(None)
 }
 
 /// Counts the requests that are estimated, and those without a price or with a partial one.

@@ -1,8 +1,7 @@
 //! Answers to the questions of `weir init`, and their forms as text. Asks nothing.
 
-use std::net::IpAddr;
-
 use super::Users;
+use crate::config::names::is_local_host;
 use crate::upstream::Base;
 use weir_store::budget::NanoUsd;
 
@@ -78,14 +77,8 @@ pub(super) fn provider(text: &str) -> Result<Provider, String> {
         return Err(format!("write {known}"));
     }
     let base = Base::parse(text).map_err(|error| error.to_string())?;
-    let is_local = is_local(base.host());
+    let is_local = is_local_host(base.host());
     Ok(if is_local { Provider::Local(text.to_owned()) } else { Provider::Other(text.to_owned()) })
-}
-
-/// Whether a host is this machine.
-fn is_local(host: &str) -> bool {
-    let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-    host == "localhost" || ip.is_some_and(|ip| ip.to_canonical().is_loopback())
 }
 
 /// Maximum spending a month; `None` for no budget.

@@ -109,7 +109,8 @@ fn units(amount: &Value) -> Option<u64> {
 }
 
 /// Upstream in the answer of `/admin/v1/status`.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub(super) struct UpstreamRow {
     pub name: String,
     pub origin: String,
@@ -231,19 +232,8 @@ impl Known {
 
     /// Lists the upstreams that the status names.
     pub(super) fn upstreams(&self) -> Vec<UpstreamRow> {
-        let text = |row: &Value, member: &str| match &row[member] {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            other => other.to_string(),
-        };
         let rows = self.status["upstreams"].as_array().into_iter().flatten();
-        rows.map(|row| UpstreamRow {
-            name: text(row, "name"),
-            origin: text(row, "origin"),
-            state: text(row, "state"),
-            failures_in_a_row: row["failures_in_a_row"].as_u64().unwrap_or(0),
-        })
-        .collect()
+        rows.map(|row| UpstreamRow::deserialize(row).unwrap_or_default()).collect()
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::data::{BudgetRow, Live, Snapshot};
 use crate::cli::greeting::dashboard_url;
 use crate::cli::{reason, store_path};
-use crate::config::{Config, Secret};
+use crate::config::{Config, Secret, names};
 use crate::upstream::install_tls_provider;
 use weir_engine::compact::report::shown::first_words;
 
@@ -119,7 +119,7 @@ impl Feed {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT)
             .pool_max_idle_per_host(1);
-        if is_loopback(&base) {
+        if names::is_local_host(base.host_str().unwrap_or_default()) {
             builder = builder.no_proxy();
         }
         if let Some(file) = ca_file {
@@ -261,12 +261,6 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>, String> {
         return Err(wrong("it holds no certificate in PEM".to_owned()));
     }
     Ok(found)
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    let ip: Option<IpAddr> = host.parse().ok();
-    host == "localhost" || ip.is_some_and(|ip| ip.is_loopback())
 }
 
 /// Returns the innermost reason of an error, without the address.

@@ -359,43 +359,25 @@ pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
         0 => String::new(),
         percent => format!("   -{percent} %"),
     };
+    let cache_hits = rates.cache_percent.map_or("-".to_owned(), |share| format!("{share} %"));
     let tokens_line = Line::new(Tone::Bold, "tokens   ")
         .and(Tone::Plain, &format!("received {}", tokens(totals.received_tokens)))
         .and(Tone::Plain, &format!("   sent {}", tokens(totals.sent_tokens)))
         .and(Tone::Good, &removed)
         .and(Tone::Plain, &format!("   {}/s", tokens(rates.sent_tokens_per_s as u64)))
-        .and(
-            Tone::Plain,
-            &match rates.cache_percent {
-                Some(share) => format!("   cache hits {share} %"),
-                None => "   cache hits -".to_owned(),
-            },
-        );
+        .and(Tone::Plain, &format!("   cache hits {cache_hits}"));
     let amount = |text: Option<&str>| nano_usd(text).map_or("-".to_owned(), dollars);
+    let planned = (totals.observed > 0)
+        .then(|| format!("   planned {}", amount(totals.planned_saved_usd.as_deref())));
+    let unpriced =
+        (totals.unpriced > 0).then(|| format!("   {} requests without a price", totals.unpriced));
+    let median = rates.median_ms.map(|own| format!("   median time {}", duration(own)));
     let money = Line::new(Tone::Bold, "money    ")
         .and(Tone::Plain, &format!("spent {}", amount(totals.cost_usd.as_deref())))
         .and(Tone::Good, &format!("   saved {}", amount(totals.saved_usd.as_deref())))
-        .and(
-            Tone::Near,
-            &match totals.observed {
-                0 => String::new(),
-                _ => format!("   planned {}", amount(totals.planned_saved_usd.as_deref())),
-            },
-        )
-        .and(
-            Tone::Near,
-            &match totals.unpriced {
-                0 => String::new(),
-                unpriced => format!("   {unpriced} requests without a price"),
-            },
-        )
-        .and(
-            Tone::Dim,
-            &match rates.median_ms {
-                Some(median_ms) => format!("   median time {}", duration(median_ms)),
-                None => String::new(),
-            },
-        );
+        .and(Tone::Near, &planned.unwrap_or_default())
+        .and(Tone::Near, &unpriced.unwrap_or_default())
+        .and(Tone::Dim, &median.unwrap_or_default());
     vec![title, requests, tokens_line, money]
 }
 
