@@ -13,7 +13,7 @@ use crate::config::changes::Change;
 use crate::config::shown::Setting;
 use crate::proxy::Proxy;
 use crate::proxy::upstreams::{Upstream, learned};
-use weir_store::{State, now_ms};
+use weir_store::now_ms;
 
 /// Maximum number of learned values of each kind, and of problems of a reload, that are shown.
 const MAX_LEARNED: usize = 1000;
@@ -111,14 +111,8 @@ impl AdminState {
 
     fn store_state(&self, config: &Config) -> Value {
         let activity = self.store.activity();
-        let state = self.store.state();
         json!({
-            "state": match state {
-                State::File => "file",
-                State::Server => "server",
-                State::Memory => "memory",
-                State::Failing => "failing",
-            },
+            "state": self.store.state().word(),
             "file": self.store.file().map(|file| file.display().to_string()),
             "counts_in_redis": !config.redis.url.expose().is_empty(),
             "writes": activity.writes,

@@ -6,11 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::api::{Answer, query};
 use super::{AdminState, Refusal, refused};
-use weir_store::budget::NanoUsd;
 use weir_store::ledger::series::{BANDS, quantile_ms};
 use weir_store::ledger::{
-    Column, DAY_MS, Filter, MAX_ROWS, SeriesQuery, SeriesRow, Totals, UsageQuery, UsageRow,
-    signed_usd,
+    Column, DAY_MS, Filter, MAX_ROWS, SeriesQuery, SeriesRow, UsageQuery, UsageRow,
 };
 use weir_store::now_ms;
 
@@ -193,48 +191,14 @@ fn series_json(row: &SeriesRow, asked: &ParsedQuery) -> Value {
 
 /// Returns the members that both sources have.
 fn members(start_ms: u64, row: &UsageRow, asked: &ParsedQuery) -> Map<String, Value> {
-    let mut members = Map::new();
+    let mut members = match row.json(&asked.by) {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    };
     members.insert("start_ms".to_owned(), start_ms.into());
-    for column in &asked.by {
-        members.insert(column.name().to_owned(), row.shown(*column).into());
+    if let Some(failed) = members.remove("failed") {
+        members.insert("errors".to_owned(), failed);
     }
-    let Totals {
-        requests,
-        failed,
-        estimated,
-        partly_priced,
-        unpriced,
-        received_tokens,
-        sent_tokens,
-        prompt_tokens,
-        completion_tokens,
-        cached_tokens,
-        cache_write_tokens,
-        reasoning_tokens,
-        cost_nano_usd,
-        saved_nano_usd,
-        planned_saved_nano_usd,
-    } = row.totals;
-    for (name, figure) in [
-        ("requests", requests),
-        ("errors", failed),
-        ("estimated", estimated),
-        ("partly_priced", partly_priced),
-        ("unpriced", unpriced),
-        ("received_tokens", received_tokens),
-        ("sent_tokens", sent_tokens),
-        ("prompt_tokens", prompt_tokens),
-        ("completion_tokens", completion_tokens),
-        ("cached_tokens", cached_tokens),
-        ("cache_write_tokens", cache_write_tokens),
-        ("reasoning_tokens", reasoning_tokens),
-    ] {
-        members.insert(name.to_owned(), figure.into());
-    }
-    members.insert("cost_usd".to_owned(), NanoUsd(cost_nano_usd).to_decimal().into());
-    let planned_saved_usd = signed_usd(planned_saved_nano_usd);
-    members.insert("saved_usd".to_owned(), signed_usd(saved_nano_usd).into());
-    members.insert("planned_saved_usd".to_owned(), planned_saved_usd.into());
     members
 }
 

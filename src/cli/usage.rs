@@ -170,7 +170,7 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
         let head = heads.chain(figures).map(str::to_owned).collect();
         let rows = rows.iter().map(|row| {
             let names = args.by.iter().map(|column| row.shown(*column));
-            names.chain(row.figures().into_iter().map(|(_, figure)| figure)).collect()
+            names.chain(row.figures().map(|(_, figure)| figure)).collect()
         });
         return Ok(csv(std::iter::once(head).chain(rows)));
     }

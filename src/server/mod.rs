@@ -8,7 +8,6 @@ mod connection;
 mod conversations;
 pub mod decode;
 mod handshake;
-mod health;
 mod preflight;
 mod proxy_protocol;
 mod renewal;

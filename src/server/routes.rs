@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use super::accept::{Acceptor, Received};
 use super::auth::{Auth, is_secret_in};
 use super::body::{Bodies, BodyTimes};
-use super::health;
 use super::preflight::{is_preflight, preflight};
 use super::reply::{self, Shape};
 use super::shutdown::{Phase, Shutdown};
@@ -341,14 +340,7 @@ impl ServedRoutes {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
             "/readyz" if self.state.shutdown.phase() == Phase::Serving => {
                 let is_refused = self.state.is_refused.load(Ordering::Relaxed);
-                Some(reply::json(
-                    StatusCode::OK,
-                    health::ready(
-                        self.proxy.store().state(),
-                        self.proxy.journal().budgets().is_redis_failing(),
-                        is_refused,
-                    ),
-                ))
+                Some(reply::json(StatusCode::OK, ready(&self.proxy, is_refused)))
             }
             "/readyz" => {
                 Some(reply::json(StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#))
@@ -607,6 +599,16 @@ impl ServedRoutes {
         self.note_refusal(&parts.method, parts.uri.path(), address(parts), problem);
         reply::error(problem, Shape::of(parts.uri.path(), &parts.headers))
     }
+}
+
+/// Renders the readiness report: the state of the store, whether the Redis that counts fails, and
+/// whether the last configuration was refused. None of these makes weir unready.
+fn ready(proxy: &Proxy, is_refused: bool) -> String {
+    let store = proxy.store().state().word();
+    let is_redis_failing = proxy.journal().budgets().is_redis_failing();
+    let redis = if is_redis_failing { r#","redis":"failing""# } else { "" };
+    let refused = if is_refused { r#","configuration":"refused""# } else { "" };
+    format!(r#"{{"status":"ready","store":"{store}"{redis}{refused}}}"#)
 }
 
 /// Returns the protocol that a plan's query asks for, and the path that the plan is made for.

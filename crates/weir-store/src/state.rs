@@ -35,6 +35,21 @@ pub enum State {
     Failing,
 }
 
+impl State {
+    /// All states by their words.
+    pub const WORDS: [(&'static str, Self); 4] = [
+        ("file", Self::File),
+        ("server", Self::Server),
+        ("memory", Self::Memory),
+        ("failing", Self::Failing),
+    ];
+
+    /// Returns its word.
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, own)| *own == self).map_or("", |(word, _)| word)
+    }
+}
+
 /// Write activity of a store since the process began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Activity {

@@ -111,12 +111,7 @@ fn amounts(status: &BudgetStatus) -> [Option<u64>; 3] {
 /// Adds the state of the store, and its activity.
 pub(super) fn store(registry: &mut Registry, state: State, activity: Activity) {
     let states: Family<Labels<&'static str>, Gauge> = Family::default();
-    for (name, own) in [
-        ("file", State::File),
-        ("server", State::Server),
-        ("memory", State::Memory),
-        ("failing", State::Failing),
-    ] {
+    for (name, own) in State::WORDS {
         states.get_or_create(&[("state", name)]).set(i64::from(own == state));
     }
     registry.register("weir_store_state", "1 for the state that the store is in", states);

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::query::{COUNT_COLUMNS, SUM_COLUMNS};
 use super::{Column, RequestRow, UsageRow};
 use crate::budget::NanoUsd;
 use crate::budget::calendar::shown_day;
@@ -59,25 +60,16 @@ impl UsageRow {
     }
 
     /// Returns the figures by name, in display order.
-    pub fn figures(&self) -> [(&'static str, String); 15] {
+    pub fn figures(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let totals = &self.totals;
-        [
-            ("requests", totals.requests.to_string()),
-            ("failed", totals.failed.to_string()),
-            ("estimated", totals.estimated.to_string()),
-            ("partly_priced", totals.partly_priced.to_string()),
-            ("unpriced", totals.unpriced.to_string()),
-            ("received_tokens", totals.received_tokens.to_string()),
-            ("sent_tokens", totals.sent_tokens.to_string()),
-            ("prompt_tokens", totals.prompt_tokens.to_string()),
-            ("completion_tokens", totals.completion_tokens.to_string()),
-            ("cached_tokens", totals.cached_tokens.to_string()),
-            ("cache_write_tokens", totals.cache_write_tokens.to_string()),
-            ("reasoning_tokens", totals.reasoning_tokens.to_string()),
+        let money = [
             ("cost_usd", usd(totals.cost_nano_usd)),
             ("saved_usd", signed_usd(totals.saved_nano_usd)),
             ("planned_saved_usd", signed_usd(totals.planned_saved_nano_usd)),
-        ]
+        ];
+        let names = COUNT_COLUMNS.into_iter().chain(SUM_COLUMNS);
+        let counts = names.take_while(|name| !name.ends_with("_usd")).zip(totals.figures());
+        counts.map(|(name, count)| (name, count.to_string())).chain(money)
     }
 
     /// Formats the row, grouped `by` these columns.

@@ -79,7 +79,7 @@ impl Totals {
         ]
     }
 
-    fn figures(mut self) -> [u64; 13] {
+    pub(super) fn figures(mut self) -> [u64; 13] {
         self.figures_mut().map(|figure| *figure)
     }
 
