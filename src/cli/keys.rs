@@ -11,8 +11,8 @@ use super::table::left_aligned;
 use crate::config::{AuthMode, Config};
 use crate::proxy::hold::budgets::scope;
 use weir_store::keys::{
-    Issued, KeyChange, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, MAX_PROFILE_BYTES, NewKey,
-    SecretFacts, check_profile,
+    Issued, KeyChange, KeyError, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, MAX_PROFILE_BYTES,
+    NewKey, SecretFacts, check_profile,
 };
 use weir_store::{Store, now_ms};
 
@@ -126,30 +126,30 @@ struct KeyLimits {
     passthrough: Option<bool>,
     /// Requests per minute, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
-    requests_per_minute: Option<Given>,
+    requests_per_minute: Option<Given<u64>>,
     /// Tokens per minute, prompts and answers, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
-    tokens_per_minute: Option<Given>,
+    tokens_per_minute: Option<Given<u64>>,
     /// Whether these leave out cached tokens, and count when answered
     #[arg(long, value_name = "ON", num_args = 0..=1, default_missing_value = "true")]
     cached_tokens_free: Option<bool>,
     /// Simultaneous requests, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
-    max_concurrent: Option<Given>,
+    max_concurrent: Option<Given<u64>>,
     /// Equal calls with equal results in a row from which requests are refused, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
-    max_repeats: Option<Given>,
+    max_repeats: Option<Given<u64>>,
     /// Whether its callers may keep conversations (x-weir-conversation), or `configured` for
     /// conversations.enabled
     #[arg(long, value_name = "true|false", value_parser = switch)]
-    conversations: Option<Switch>,
+    conversations: Option<Given<bool>>,
     /// File with the text that is put after the system text of its requests, or `configured` for
     /// context.profile
     #[arg(long, value_name = "FILE", value_parser = profile)]
-    profile_file: Option<Profile>,
+    profile_file: Option<Given<String>>,
     /// Lifetime from now, such as 90d, or `never`
     #[arg(long, value_name = "SPAN", value_parser = expiry)]
-    expires: Option<Given>,
+    expires: Option<Given<u64>>,
 }
 
 /// Checks that a list is not empty: an empty one, such as from an unset variable, is a mistake.
@@ -162,38 +162,30 @@ fn names(text: &str) -> Result<String, String> {
     }
 }
 
-/// Number that is set, or removed.
-#[derive(Debug, Clone, Copy)]
-struct Given(Option<u64>);
+/// Value of a flag: set, or removed or left to the configuration. The name keeps clap from reading an
+/// `Option` as a flag with an optional value.
+type Given<T> = Option<T>;
 
-fn limit(text: &str) -> Result<Given, String> {
+fn limit(text: &str) -> Result<Given<u64>, String> {
     if text == "none" {
-        return Ok(Given(None));
+        return Ok(None);
     }
-    let number = text.replace('_', "").parse::<u64>();
-    number.map(|number| Given(Some(number))).map_err(|_| "write a number, or none".to_owned())
+    let number = text.replace('_', "").parse();
+    number.map(Some).map_err(|_| "write a number, or none".to_owned())
 }
 
-/// Switch that is set, or left to the configuration.
-#[derive(Debug, Clone, Copy)]
-struct Switch(Option<bool>);
-
-fn switch(text: &str) -> Result<Switch, String> {
+fn switch(text: &str) -> Result<Given<bool>, String> {
     match text {
-        "configured" => Ok(Switch(None)),
-        "true" => Ok(Switch(Some(true))),
-        "false" => Ok(Switch(Some(false))),
+        "configured" => Ok(None),
+        "true" => Ok(Some(true)),
+        "false" => Ok(Some(false)),
         _ => Err("write true, false or configured".to_owned()),
     }
 }
 
-/// Profile text that is set, or left to the configuration.
-#[derive(Debug, Clone)]
-struct Profile(Option<String>);
-
-fn profile(path: &str) -> Result<Profile, String> {
+fn profile(path: &str) -> Result<Given<String>, String> {
     if path == "configured" {
-        return Ok(Profile(None));
+        return Ok(None);
     }
     // One byte more shows that a file is too large.
     let max_bytes = MAX_PROFILE_BYTES as u64 + 1;
@@ -203,11 +195,11 @@ fn profile(path: &str) -> Result<Profile, String> {
         .map_err(|error| format!("cannot read the file: {error}"))?;
     let text = text.trim().to_owned();
     check_profile(&text).map_err(|message| format!("the text {message}"))?;
-    Ok(Profile(Some(text)))
+    Ok(Some(text))
 }
 
-fn expiry(text: &str) -> Result<Given, String> {
-    if text == "never" { Ok(Given(None)) } else { span_ms(text).map(|span| Given(Some(span))) }
+fn expiry(text: &str) -> Result<Given<u64>, String> {
+    if text == "never" { Ok(None) } else { span_ms(text).map(Some) }
 }
 
 impl KeyLimits {
@@ -226,16 +218,14 @@ impl KeyLimits {
             policies: list(&self.policies, "configured"),
             policy: policy.map(|policy| Some(policy.clone()).filter(|policy| policy != "none")),
             passthrough: self.passthrough,
-            requests_per_minute: self.requests_per_minute.map(|given| given.0),
-            tokens_per_minute: self.tokens_per_minute.map(|given| given.0),
+            requests_per_minute: self.requests_per_minute,
+            tokens_per_minute: self.tokens_per_minute,
             cached_tokens_free: self.cached_tokens_free,
-            max_concurrent: self.max_concurrent.map(|given| given.0),
-            max_repeats: self.max_repeats.map(|given| given.0),
-            conversations: self.conversations.map(|given| given.0),
-            profile: self.profile_file.clone().map(|given| given.0),
-            expires_ms: self
-                .expires
-                .map(|given| given.0.map(|span_ms| now_ms.saturating_add(span_ms))),
+            max_concurrent: self.max_concurrent,
+            max_repeats: self.max_repeats,
+            conversations: self.conversations,
+            profile: self.profile_file.clone(),
+            expires_ms: self.expires.map(|span| span.map(|span_ms| now_ms.saturating_add(span_ms))),
         }
     }
 }
@@ -248,10 +238,8 @@ pub(super) fn run(args: &KeysArgs) -> Result<(), String> {
 }
 
 async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), String> {
-    let said = |error: weir_store::keys::KeyError| match error {
-        weir_store::keys::KeyError::Unknown => {
-            format!("{error}; `weir keys list --all` lists them")
-        }
+    let said = |error: KeyError| match error {
+        KeyError::Unknown => format!("{error}; `weir keys list --all` lists them"),
         error => error.to_string(),
     };
     let now_ms = now_ms();
@@ -330,10 +318,7 @@ async fn all_keys(store: &Store, team: Option<&str>) -> Result<Vec<KeyFacts>, St
             break;
         }
     }
-    keys.sort_by(|one, other| {
-        let place = |facts: &KeyFacts| (facts.key.team.clone(), facts.key.name.clone());
-        place(one).cmp(&place(other))
-    });
+    keys.sort_by_cached_key(|facts| (facts.key.team.clone(), facts.key.name.clone()));
     Ok(keys)
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::report::{Report, Run, Single};
 use super::table;
-use super::tally::{Recall, Row};
+use super::tally::{MEASURES, Recall, Row};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8886;--soft:#888}\
@@ -93,8 +93,10 @@ fn scatter(report: &Report, policies: &[&str]) -> String {
         let row = &run.total;
         let place = policies.iter().position(|policy| *policy == row.policy).unwrap_or(0);
         let Some(bill) = row.billed_per_none else { continue };
-        for (figure, fill) in [(row.deep, colour(place)), (row.ctx, "none")] {
-            let Some(recall) = figure.value else { continue };
+        let [deep, context] =
+            [Recall::Deep, Recall::Context].map(|of| row.recall()[of as usize].value);
+        for (recall, fill) in [(deep, colour(place)), (context, "none")] {
+            let Some(recall) = recall else { continue };
             let title = format!("{} at {}: {recall:.3} for {bill:.3}", row.policy, row.budget);
             let _ = write!(
                 svg,
@@ -106,7 +108,7 @@ fn scatter(report: &Report, policies: &[&str]) -> String {
                 escaped(&title),
             );
         }
-        if let Some(deep) = row.deep.value {
+        if let Some(deep) = deep {
             let (at, up) = (x(bill) + 8.0, y(deep) - 6.0);
             let _ = write!(svg, "<text x={at:.1} y={up:.1}>{}</text>", escaped(&row.budget));
         }
@@ -186,8 +188,8 @@ fn rows(rows: &[&Row], page: &mut String) {
         }
     }
     page.push_str("</table><p>");
-    for recall in Recall::ALL {
-        let _ = write!(page, "<b>{}</b>: {}. ", recall.title(), recall.meaning());
+    for (_, title, meaning) in MEASURES {
+        let _ = write!(page, "<b>{title}</b>: {meaning}. ");
     }
     page.push_str("</p>");
 }

@@ -31,15 +31,20 @@ pub(crate) fn retold(protocol: Protocol, raw: &str) -> Option<String> {
     protocol.read_message(raw).ok().map(|message| chat(&message))
 }
 
-/// Returns the JSON text of a message as chat completions have it.
-fn chat(message: &message::Message<'_>) -> String {
-    let role = match message.role {
+/// Returns the name of a role in chat completions.
+pub(crate) fn role_word(role: Role) -> &'static str {
+    match role {
         Role::System => "system",
         Role::User => "user",
         Role::Assistant => "assistant",
         Role::Tool => "tool",
         Role::Other => "other",
-    };
+    }
+}
+
+/// Returns the JSON text of a message as chat completions have it.
+fn chat(message: &message::Message<'_>) -> String {
+    let role = role_word(message.role);
     let mut text = format!(r#"{{"role":"{role}","content":{}"#, content(message));
     if let Some(answers) = message.answers {
         text.push_str(&format!(r#","tool_call_id":{answers}"#));

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use super::conversation::{Conversation, Message};
+use super::retold::role_word;
 use super::sent::SentPiece;
 use super::{Budget, Named, Sender};
-use weir_engine::wire::{Protocol, Role, json};
+use weir_engine::wire::{Protocol, json};
 
 /// Renders the messages that `policy` sends at the turn of `length` messages, or at the last one
 /// before it. `None` if the conversation has no such turn, or is too short for the budget.
@@ -60,13 +61,7 @@ fn write_message(
         (SentPiece::Other(_), Some(index)) => format!("#{index}, changed"),
         (SentPiece::Other(_), None) => "new".to_owned(),
     };
-    let role = match message.role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-        Role::Other => "other",
-    };
+    let role = role_word(message.role);
     let _ = writeln!(text, "---- {place}: {role}, {} tokens", message.fact.tokens);
     if !message.content.is_empty() {
         let _ = writeln!(text, "{}", message.content);

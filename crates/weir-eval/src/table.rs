@@ -1,13 +1,13 @@
 //! Figures as a plain text table.
 
-use super::tally::{Recall, Row};
+use super::tally::{Fault, MEASURES, Recall, Row};
 
 const BEFORE: [&str; 3] = ["conv", "turns", "infeas"];
 const AFTER: [&str; 7] = ["valid", "over", "sent/full", "cache", "billed", "rewrites", "rewr/¼B"];
 
 /// Returns the column titles, from left to right.
 pub fn heads() -> impl Iterator<Item = &'static str> {
-    let recall = Recall::ALL.iter().map(|recall| recall.title());
+    let recall = MEASURES.into_iter().map(|(_, title, _)| title);
     BEFORE.into_iter().chain(recall).chain(AFTER)
 }
 
@@ -44,7 +44,9 @@ pub fn short(rows: &[&Row]) -> String {
         value.map_or("-".to_owned(), |value| format!("{:.0} %", value * 100.0))
     };
     let figures = |row: &Row| {
-        let shares = [row.reference.value, row.ctx.value, row.sent_per_full, row.billed_per_none];
+        let [values, context] =
+            [Recall::Ref, Recall::Context].map(|of| row.recall()[of as usize].value);
+        let shares = [values, context, row.sent_per_full, row.billed_per_none];
         let mut cells = vec![row.turns.to_string()];
         cells.extend(shares.map(percent));
         cells.push(row.cuts.to_string());
@@ -52,10 +54,8 @@ pub fn short(rows: &[&Row]) -> String {
     };
     let text = columns(rows, SHORT.map(str::to_owned).to_vec(), clipped, figures);
     let totals = || rows.iter().filter(|row| row.source.is_none());
-    let over: u64 = totals().map(|row| row.faults.over).sum();
-    let faults = totals().map(|row| &row.faults);
-    let broken: u64 =
-        faults.map(|own| own.unpaired + own.opens_with_result + own.last_changed).sum();
+    let over: u64 = totals().map(|row| row.faults[Fault::Over as usize]).sum();
+    let broken = totals().flat_map(|row| row.faults).sum::<u64>() - over;
     let infeasible: u64 = totals().map(|row| row.infeasible).sum();
     let mut notes = match (over, broken) {
         (0, 0) => "No request is above its budget, and none breaks a rule.".to_owned(),

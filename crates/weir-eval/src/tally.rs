@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::bill::CacheRules;
 use super::summaries::Summaries;
@@ -80,48 +80,25 @@ pub enum Recall {
 
 impl Recall {
     /// All measures, each at the index of its number.
-    pub const ALL: [Self; 9] = [
-        Self::Ref,
-        Self::Deep,
-        Self::Far,
-        Self::Context,
-        Self::Line,
-        Self::Gram,
-        Self::Action,
-        Self::User,
-        Self::Evidence,
-    ];
-
-    /// Title of its column.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Ref => "ref",
-            Self::Deep => "deep",
-            Self::Far => "far10",
-            Self::Context => "ctx",
-            Self::Line => "ctx/ln",
-            Self::Gram => "5gram",
-            Self::Action => "action",
-            Self::User => "user",
-            Self::Evidence => "evid",
-        }
-    }
-
-    /// Description of the measured share, for people.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::Ref => "values that the real answer used and that occur only further back",
-            Self::Deep => "those that the first user message does not hold either",
-            Self::Far => "those last seen more than ten messages back",
-            Self::Context => "deep values with 30 characters of context on both sides",
-            Self::Line => "the same, with the context limited to the line",
-            Self::Gram => "runs of five words of the real answer that occur only further back",
-            Self::Action => "earlier calls whose first argument can be read",
-            Self::User => "short messages of the user, but the first, kept whole",
-            Self::Evidence => "messages that hold the answer, kept or half readable",
-        }
-    }
+    pub const ALL: [Self; 9] = {
+        use Recall::*;
+        [Ref, Deep, Far, Context, Line, Gram, Action, User, Evidence]
+    };
 }
+
+/// The measures in the order of [`Recall`]: name in JSON, title of the column, and the measured share for
+/// people.
+pub const MEASURES: [(&str, &str, &str); Recall::ALL.len()] = [
+    ("ref", "ref", "values that the real answer used and that occur only further back"),
+    ("deep", "deep", "those that the first user message does not hold either"),
+    ("far10", "far10", "those last seen more than ten messages back"),
+    ("ctx", "ctx", "deep values with 30 characters of context on both sides"),
+    ("ctx_line", "ctx/ln", "the same, with the context limited to the line"),
+    ("gram5", "5gram", "runs of five words of the real answer that occur only further back"),
+    ("action", "action", "earlier calls whose first argument can be read"),
+    ("user", "user", "short messages of the user, but the first, kept whole"),
+    ("evidence", "evid", "messages that hold the answer, kept or half readable"),
+];
 
 /// Faults of a sent request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +113,8 @@ impl Fault {
     /// All faults, each at the index of its number.
     pub const ALL: [Self; 4] =
         [Self::Over, Self::Unpaired, Self::OpensWithResult, Self::LastChanged];
+    /// Their names in JSON.
+    const NAMES: [&str; 4] = ["over", "unpaired", "opens_with_result", "last_changed"];
 }
 
 /// Figures of one source, or of all.
@@ -149,7 +128,7 @@ pub struct Tally {
     pub turns: u64,
     /// Requests above the budget whose system messages and last turn alone exceed it.
     pub infeasible: u64,
-    pub recall: [Share; Recall::ALL.len()],
+    pub recall: [Share; MEASURES.len()],
     pub valid: Share,
     /// Number of requests with each fault.
     pub faults: [u64; Fault::ALL.len()],
@@ -208,20 +187,14 @@ pub struct Row {
     pub requests: u64,
     pub turns: u64,
     pub infeasible: u64,
-    #[serde(rename = "ref")]
-    pub reference: Figure,
-    pub deep: Figure,
-    pub far10: Figure,
-    pub ctx: Figure,
-    pub ctx_line: Figure,
-    pub gram5: Figure,
-    pub action: Figure,
-    pub user: Figure,
-    pub evidence: Figure,
+    #[serde(flatten)]
+    recall: Means,
     pub valid: Option<f64>,
     /// Share of requests above the budget as sent.
     pub over: Option<f64>,
-    pub faults: Faults,
+    /// Number of requests with each fault.
+    #[serde(serialize_with = "faults_by_name")]
+    pub faults: [u64; Fault::ALL.len()],
     pub sent_per_full: Option<f64>,
     pub cache_hit: Option<f64>,
     pub billed_per_none: Option<f64>,
@@ -233,15 +206,6 @@ pub struct Row {
     pub summaries: Summaries,
 }
 
-/// Number of requests with each fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Faults {
-    pub over: u64,
-    pub unpaired: u64,
-    pub opens_with_result: u64,
-    pub last_changed: u64,
-}
-
 /// Share, and its number of cases.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Figure {
@@ -249,30 +213,36 @@ pub struct Figure {
     pub cases: u64,
 }
 
+/// Recall by each measure.
+#[derive(Debug, Clone, Copy)]
+struct Means([Figure; MEASURES.len()]);
+
+impl Serialize for Means {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(MEASURES.iter().map(|(name, ..)| name).zip(&self.0))
+    }
+}
+
+fn faults_by_name<S: Serializer>(
+    faults: &[u64; Fault::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Fault::NAMES.iter().zip(faults))
+}
+
 impl Row {
-    /// Recall in the order of [`Recall::ALL`].
-    pub fn recall(&self) -> [Figure; Recall::ALL.len()] {
-        [
-            self.reference,
-            self.deep,
-            self.far10,
-            self.ctx,
-            self.ctx_line,
-            self.gram5,
-            self.action,
-            self.user,
-            self.evidence,
-        ]
+    /// Recall in the order of [`MEASURES`].
+    pub fn recall(&self) -> &[Figure; MEASURES.len()] {
+        &self.recall.0
     }
 
     /// Computes the row of one source.
     pub fn of(policy: &str, budget: &str, source: &str, tally: &Tally) -> Self {
         let figure = |share: Share| Figure { value: share.value(), cases: share.of };
-        Self::new(policy, budget, Some(source), tally, tally.recall.map(figure))
+        Self::new(policy, budget, Some(source), tally, Means(tally.recall.map(figure)))
     }
 
     fn new(policy: &str, budget: &str, source: Option<&str>, all: &Tally, recall: Means) -> Self {
-        let [reference, deep, far10, ctx, ctx_line, gram5, action, user, evidence] = recall;
         let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
         Self {
             policy: policy.to_owned(),
@@ -283,21 +253,10 @@ impl Row {
             requests: all.requests,
             turns: all.turns,
             infeasible: all.infeasible,
-            reference,
-            deep,
-            far10,
-            ctx,
-            ctx_line,
-            gram5,
-            action,
-            user,
-            evidence,
+            recall,
             valid: all.valid.value(),
             over: ratio(all.faults[Fault::Over as usize] as f64, all.turns as f64),
-            faults: {
-                let [over, unpaired, opens_with_result, last_changed] = all.faults;
-                Faults { over, unpaired, opens_with_result, last_changed }
-            },
+            faults: all.faults,
             sent_per_full: ratio(all.sent_tokens as f64, all.full_tokens as f64),
             cache_hit: ratio(all.cost.cached_tokens as f64, all.cost.tokens as f64),
             billed_per_none: ratio(all.billed(), all.full_cost.billed()),
@@ -310,8 +269,6 @@ impl Row {
         }
     }
 }
-
-type Means = [Figure; Recall::ALL.len()];
 
 /// Computes the row over all sources, and one for each.
 pub fn rows(policy: &str, budget: &str, by_source: &BTreeMap<String, Tally>) -> (Row, Vec<Row>) {
@@ -327,7 +284,7 @@ pub fn rows(policy: &str, budget: &str, by_source: &BTreeMap<String, Tally>) -> 
             cases: all.recall[place].of,
         }
     };
-    let total = Row::new(policy, budget, None, &all, std::array::from_fn(mean));
+    let total = Row::new(policy, budget, None, &all, Means(std::array::from_fn(mean)));
     let own = by_source.iter().map(|(source, tally)| Row::of(policy, budget, source, tally));
     (total, own.collect())
 }
@@ -351,10 +308,20 @@ mod tests {
             ("c".to_owned(), tally(0, 59, 0, 0)),
         ]);
         let (total, sources) = rows("p", "50%", &by_source);
-        assert_eq!((total.deep.value, total.deep.cases), (Some(0.75), 1119));
+        assert_eq!(
+            (
+                total.recall()[Recall::Deep as usize].value,
+                total.recall()[Recall::Deep as usize].cases
+            ),
+            (Some(0.75), 1119)
+        );
         assert_eq!(total.billed_per_none, Some(1050.0 / 3000.0));
-        assert_eq!((total.ctx.value, total.conversations, total.turns), (None, 3, 3));
-        let deep: Vec<_> = sources.iter().map(|row| row.deep.value).collect();
+        assert_eq!(
+            (total.recall()[Recall::Context as usize].value, total.conversations, total.turns),
+            (None, 3, 3)
+        );
+        let deep: Vec<_> =
+            sources.iter().map(|row| row.recall()[Recall::Deep as usize].value).collect();
         assert_eq!(deep, [Some(1.0), Some(0.5), Some(0.0)]);
     }
 
