@@ -2,13 +2,14 @@
 //! can read.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::config::Secret;
+use weir_store::files;
 
 /// Prefix of generated tokens, so that a leaked one shows its purpose.
 const PREFIX: &str = "weir-admin-";
@@ -62,9 +63,7 @@ pub fn keep_for_metrics(path: &Path, token: &Secret) -> io::Result<PathBuf> {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
         _ => {
             // A new file takes its place: what was there may be a link, or open to others.
-            let new = path.with_file_name(format!("metrics.token.{}.new", std::process::id()));
-            let written = write_private(&new, &wanted).and_then(|()| fs::rename(&new, &path));
-            written.inspect_err(|_| _ = fs::remove_file(&new))?;
+            write(&path, &wanted, |new, path| fs::rename(new, path))?;
         }
     }
     Ok(path)
@@ -79,7 +78,7 @@ pub fn load_or_make(path: Option<&Path>) -> io::Result<(Secret, bool)> {
         loaded => return loaded.map(|token| (token, false)),
     }
     let token = random()?;
-    match write(path, &token) {
+    match write(path, &token, files::put_new) {
         // Another weir created the file first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             load(path).map(|token| (token, false))
@@ -95,7 +94,7 @@ pub fn keep_apart(token: &Secret) -> io::Result<PathBuf> {
     getrandom::fill(&mut name).map_err(|error| io::Error::other(error.to_string()))?;
     let name = format!("weir-admin-{:016x}.token", u64::from_be_bytes(name));
     let path = std::env::temp_dir().join(name);
-    write(&path, token)?;
+    write(&path, token, files::put_new)?;
     Ok(path)
 }
 
@@ -118,34 +117,15 @@ fn load(path: &Path) -> io::Result<Secret> {
     Ok(Secret::new(token))
 }
 
-/// Writes the file completely or not at all, and never overwrites an existing one.
-fn write(path: &Path, token: &Secret) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}.new", std::process::id()));
-    let new = PathBuf::from(new);
-    let written = write_private(&new, token).and_then(|()| match fs::hard_link(&new, path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            // Some file systems have no links.
-            fs::rename(&new, path)
-        }
-        linked => linked,
-    });
-    // After a rename there is nothing left to remove.
-    let _ = fs::remove_file(&new);
-    written
-}
-
-fn write_private(path: &Path, token: &Secret) -> io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
-    let mut file = options.open(path)?;
-    writeln!(file, "{}", token.expose())?;
-    file.sync_all()
+/// Writes a private file completely or not at all, which gets its name by `put`.
+fn write(
+    path: &Path,
+    token: &Secret,
+    put: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut options = files::private();
+    options.create(true).truncate(true);
+    files::write_whole(path, &options, &format!("{}\n", token.expose()), put)
 }
 
 /// Removes a file's permissions for all but its owner.

@@ -5,7 +5,7 @@ mod answers;
 mod template;
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Write, stderr, stdin};
+use std::io::{BufRead, BufReader, Write, stderr, stdin};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -14,7 +14,7 @@ use self::answers::{Answers, Provider, Spending, provider, spending};
 use super::colours::{BOLD, Colours, DIM, GREEN};
 use super::{print, reason, store_path};
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
-use weir_store::now_ms;
+use weir_store::{files, now_ms};
 
 /// Maximum length of an answer.
 const MAX_ANSWER_BYTES: u64 = 4096;
@@ -131,26 +131,13 @@ fn write(path: &Path, text: &str, is_forced: bool) -> std::io::Result<()> {
     if let Some(folder) = folder {
         std::fs::create_dir_all(folder)?;
     }
-    let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}.new", std::process::id()));
-    let new = PathBuf::from(new);
     // Neither follows a link, and only a renamed file has the name.
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let written = written.and_then(|()| match is_forced {
-        true => {
-            keep_mode(path, &new)?;
-            fs::rename(&new, path)
-        }
-        false => fs::hard_link(&new, path).or_else(|error| match error.kind() {
-            ErrorKind::AlreadyExists => Err(error),
-            // Some file systems have no links.
-            _ => fs::rename(&new, path),
-        }),
-    });
-    // After a rename there is nothing left to remove.
-    let _ = fs::remove_file(&new);
-    written
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    files::write_whole(path, &options, text, |new, path| match is_forced {
+        true => keep_mode(path, new).and_then(|()| fs::rename(new, path)),
+        false => files::put_new(new, path),
+    })
 }
 
 /// Gives the new file the permissions of the one that it replaces, if there is one.
@@ -235,18 +222,9 @@ impl<I: BufRead, O: Write> Dialogue<I, O> {
 
     /// Asks each question that no flag answers.
     fn answers(&mut self, args: &InitArgs) -> Result<Answers, String> {
-        let provider = match args.provider.clone() {
-            Some(provider) => provider,
-            None => self.provider()?,
-        };
-        let users = match args.users {
-            Some(users) => users,
-            None => self.users()?,
-        };
-        let Spending(budget) = match args.budget {
-            Some(budget) => budget,
-            None => self.budget()?,
-        };
+        let provider = args.provider.clone().map_or_else(|| self.provider(), Ok)?;
+        let users = args.users.map_or_else(|| self.users(), Ok)?;
+        let Spending(budget) = args.budget.map_or_else(|| self.budget(), Ok)?;
         Ok(Answers { provider, users, budget })
     }
 

@@ -4,7 +4,7 @@
 mod command;
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,6 +31,7 @@ use crate::upstream::{Base, Client};
 use weir_engine::compact::report::shown;
 use weir_store::budget::NanoUsd;
 use weir_store::budget::money::grouped;
+use weir_store::files;
 
 /// Default upstream of `ANTHROPIC_BASE_URL`.
 const ANTHROPIC: &str = "https://api.anthropic.com";
@@ -223,17 +224,10 @@ fn secret_variables(config: &Config) -> Vec<String> {
 
 /// Opens a log file to append to it, for its user alone; a long one is begun again.
 fn opened(path: &Path) -> io::Result<File> {
-    let (mut folders, mut options) = (DirBuilder::new(), OpenOptions::new());
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-        folders.mode(0o700);
-        options.mode(0o600);
-    }
     if let Some(folder) = path.parent() {
-        folders.recursive(true).create(folder)?;
+        files::create_folder(folder)?;
     }
-    let file = options.create(true).append(true).open(path)?;
+    let file = files::private().create(true).append(true).open(path)?;
     if file.metadata()?.len() > MAX_LOG_BYTES {
         file.set_len(0)?;
     }

@@ -1,25 +1,11 @@
 //! Tables of text. Knows nothing of what they list.
 
+use weir_eval::table;
+
 /// Aligns columns: the first `names` to the left, figures to the right, and the last as it is.
 pub(super) fn aligned(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(place, (cell, width))| {
-            if place < names || place + 1 == columns {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    table::aligned(rows, |column| column < names || column + 1 == columns)
 }
 
 /// Aligns all columns to the left, below their heads.

@@ -95,26 +95,22 @@ fn columns(
         cells.extend(figures(row));
         lines.push(cells);
     }
-    aligned(&lines, texts)
+    aligned(&lines, |column| column < texts)
 }
 
-/// Aligns columns: the first `texts` to the left, the others to the right.
-fn aligned(lines: &[Vec<String>], texts: usize) -> String {
+/// Aligns columns of texts to the left, others to the right.
+pub fn aligned(rows: &[Vec<String>], is_text: impl Fn(usize) -> bool) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
-        lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
     };
-    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
-    for cells in lines {
-        let mut line = String::new();
-        for (column, cell) in cells.iter().enumerate() {
-            let pad = " ".repeat(widths[column] - cell.chars().count());
-            match column < texts {
-                true => line.extend([cell, &*pad, "  "]),
-                false => line.extend([&*pad, cell, "  "]),
-            }
-        }
-        text.push_str(line.trim_end());
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if is_text(column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
     }
     text

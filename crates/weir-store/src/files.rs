@@ -1,7 +1,7 @@
 //! Private files, readable only by their owner, and folder sync. Independent of file contents.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Creates a new file that only its owner can read.
@@ -10,7 +10,7 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
 }
 
 /// Returns options to write a file that only its owner can read if it is created.
-pub(crate) fn private() -> OpenOptions {
+pub fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
     #[cfg(unix)]
@@ -22,7 +22,7 @@ pub(crate) fn private() -> OpenOptions {
 }
 
 /// Creates a folder that only its owner can open, and those above it.
-pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+pub fn create_folder(path: &Path) -> io::Result<()> {
     let mut folders = fs::DirBuilder::new();
     folders.recursive(true);
     #[cfg(unix)]
@@ -38,6 +38,32 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Writes a file completely or not at all: into a new one next to it, opened with `options`, to which
+/// `put` gives the name.
+pub fn write_whole(
+    path: &Path,
+    options: &OpenOptions,
+    text: &str,
+    put: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let new = beside(path, &format!(".{}.new", std::process::id()));
+    let mut file = options.open(&new)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| put(&new, path));
+    // After a rename there is nothing left to remove.
+    let _ = fs::remove_file(&new);
+    written
+}
+
+/// Gives a file another name that no file has.
+pub fn put_new(new: &Path, path: &Path) -> io::Result<()> {
+    fs::hard_link(new, path).or_else(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Err(error),
+        // Some file systems have no links.
+        _ => fs::rename(new, path),
+    })
 }
 
 /// Creates the file, readable only by its owner, and its folder. SQLite gives its companion files

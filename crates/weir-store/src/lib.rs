@@ -12,7 +12,7 @@ pub mod budgets;
 pub mod conversations;
 pub mod counters;
 mod error;
-mod files;
+pub mod files;
 mod health;
 pub mod keys;
 pub mod latency;
