@@ -20,7 +20,8 @@ const MOST_LINES: &[(&str, usize)] = &[
     // Refusals as too long, failed answers and bounds of holds, as providers word them. Calls that are repeated,
     // with arguments and results of any form.
     ("crates/weir-engine/src/wire/", 10_640),
-    ("crates/weir-bench/src/", 1500),
+    // The compressor that judges whole messages.
+    ("crates/weir-bench/src/", 1700),
     // The bill of conversations by the rules of providers' caches, readers of logs of gateways and agents, the
     // cheapest compactions, and the comparison with providers' exports.
     ("crates/weir-eval/src/", 5705),

@@ -6,6 +6,7 @@
 //! turn, into [`Scores`]. [`bounds`] makes the bodies of the best and the worst proxy.
 
 pub mod bounds;
+pub mod compressor;
 mod course;
 mod edits;
 pub mod generated;

@@ -167,12 +167,8 @@ pub fn replay(
     let mut outcomes = Vec::with_capacity(policies.len() * budgets.len());
     for policy in policies {
         for budget in budgets {
-            let budget_tokens = budget.tokens(conversation);
-            outcomes.push(
-                budget_tokens.map(|budget_tokens| {
-                    run(conversation, &questions, &policy.kind, budget_tokens)
-                }),
-            );
+            let run = |tokens| run(conversation, &questions, &policy.kind, tokens);
+            outcomes.push(budget.tokens(conversation).map(run));
         }
     }
     outcomes
@@ -184,11 +180,24 @@ fn run(
     policy: &Kind,
     budget_tokens: u64,
 ) -> Outcome {
-    let mut sender = Sender::new(conversation, policy, budget_tokens);
     let mut judge = Judge::new(conversation, questions, budget_tokens);
-    for (place, length) in conversation.turns.iter().enumerate() {
-        judge.judge(place, sender.send(*length));
-    }
-    judge.tally.summaries = sender.summaries();
+    let judged = |place: usize, sent: &[SentPiece]| judge.judge(place, sent);
+    let summaries = each_request(conversation, policy, budget_tokens, judged);
+    judge.tally.summaries = summaries;
     Outcome { tally: judge.tally, lost: judge.lost, sizes: judge.sizes }
+}
+
+/// Calls `work` with the number of each turn and its request as a policy sends it. Returns the totals of its
+/// summaries.
+pub fn each_request(
+    conversation: &Conversation,
+    policy: &Kind,
+    budget_tokens: u64,
+    mut work: impl FnMut(usize, &[SentPiece]),
+) -> Summaries {
+    let mut sender = Sender::new(conversation, policy, budget_tokens);
+    for (place, length) in conversation.turns.iter().enumerate() {
+        work(place, sender.send(*length));
+    }
+    sender.summaries()
 }
