@@ -124,9 +124,6 @@ impl Measure {
             }
         }
         let thinking_tokens = self.others(message, &mut other_tokens);
-        // A message of thinking alone would be empty without it.
-        let thinking_tokens =
-            if text_tokens > 0 || says_more(message) { thinking_tokens } else { 0 };
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
             let arguments = call.text();
@@ -143,7 +140,12 @@ impl Measure {
             role: message.role,
             tokens,
             text_tokens,
-            thinking_tokens,
+            // A message of thinking alone would be empty without it.
+            thinking_tokens: if text_tokens > 0 || says_more(message) {
+                thinking_tokens
+            } else {
+                0
+            },
             calls: message.calls.len() as u32,
             is_long: characters > LONG_CHARACTERS,
             is_pinned: message.is_pinned(),
