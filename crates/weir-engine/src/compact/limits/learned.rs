@@ -9,7 +9,7 @@ pub const MIN_LIMIT_TOKENS: u64 = 64;
 /// Maximum ratio between the upstream's count and weir's that two tokenizers explain. Beyond it,
 /// weir could not count something, such as a file. In thousandths.
 const MAX_RATIO_PERMILLE: u64 = 1500;
-/// Parts of a limit of which one at least is left for requests, in addition to what the upstream puts in front.
+/// Parts of a limit. One of them at least is left for requests behind what the upstream puts in front.
 const MAX_HIDDEN_PARTS: u64 = 8;
 /// Share of a request's tokens left after a refusal without numbers: slightly less at first, then
 /// much less. In eighths.

@@ -98,7 +98,6 @@ impl Measure {
         let mut text_tokens = 0;
         let mut other_tokens = 0;
         let mut characters = 0;
-        let mut takes_note = false;
         let mut ending = EndingSoFar::new(message.role);
         let mut text = |raw: &'m str| {
             let text = json::string(raw);
@@ -107,23 +106,25 @@ impl Measure {
             ending.push(&text, text_tokens);
             said(text, None);
         };
-        match &message.content {
-            Content::None => {}
+        let takes_note = match &message.content {
+            Content::None => false,
             Content::Text(raw) => {
-                takes_note = true;
                 text(raw);
+                true
             }
             Content::Parts(parts) => {
-                takes_note = !parts.is_empty();
                 for part in parts {
                     match part {
                         Part::Text(raw) => text(raw),
                         other => other_tokens += self.part(other),
                     }
                 }
+                !parts.is_empty()
             }
-        }
+        };
         let thinking_tokens = self.others(message, &mut other_tokens);
+        // A message of thinking alone would be empty without it.
+        let is_thinking_alone = text_tokens == 0 && !says_more(message);
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
             let arguments = call.text();
@@ -140,12 +141,7 @@ impl Measure {
             role: message.role,
             tokens,
             text_tokens,
-            // A message of thinking alone would be empty without it.
-            thinking_tokens: if text_tokens > 0 || says_more(message) {
-                thinking_tokens
-            } else {
-                0
-            },
+            thinking_tokens: if is_thinking_alone { 0 } else { thinking_tokens },
             calls: message.calls.len() as u32,
             is_long: characters > LONG_CHARACTERS,
             is_pinned: message.is_pinned(),

@@ -89,7 +89,7 @@ fn loads_that_need_each_other_leave_room() {
     }
 }
 
-/// A call in each round is answered in the next one, beside a new one that waits, for ever.
+/// A call in each round is answered in the next one, while a new one waits, for ever.
 #[test]
 fn calls_that_are_answered_late_leave_room() {
     let mut input = vec![json!({"role": "user", "content": "Look at all gates."})];

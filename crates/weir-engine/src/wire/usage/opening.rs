@@ -444,6 +444,14 @@ mod tests {
                 "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\ndata: [DONE]\n\n",
                 Verdict::Content,
             ),
+        ] {
+            assert_eq!(verdict("text/event-stream", body), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn streams_of_other_forms_are_judged_by_their_first_events() {
+        for (body, expected) in [
             ("data: {\"object\":\"error\",\"code\":503}\n\n", failed(503)),
             ("event: error\ndata: overloaded\n\n", failed(529)),
             ("data: [{\"error\":{\"code\":503}}]\n\n", failed(529)),
