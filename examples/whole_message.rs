@@ -4,7 +4,6 @@
 use std::io::{Read as _, Write as _};
 
 use weir_bench::compressor::{Arm, Bits, extra, judged, primer};
-use weir_engine::compact::Policy;
 use weir_eval::conversation::Conversation;
 use weir_eval::questions::Questions;
 use weir_eval::{Budget, Kind, each_request};
@@ -85,7 +84,7 @@ fn bits_of(conversation: &Conversation, budget: Budget, primer: &str) -> Vec<Bit
         .collect();
     let questions = Questions::new(conversation);
     let mut bits = Vec::new();
-    let policy = Kind::Engine(Box::new(Policy::default()));
+    let policy = Kind::Engine(Box::default());
     each_request(conversation, &policy, budget_tokens, |place, sent| {
         if wanted.contains(&place) {
             bits.push(judged(conversation, &questions, place, sent, primer));
