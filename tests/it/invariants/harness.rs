@@ -144,3 +144,8 @@ impl Case {
         }
     }
 }
+
+/// Returns the steps of a plan, without the word for content that stands elsewhere.
+pub fn steps(planned: &Planned) -> &str {
+    planned.action.strip_suffix("+unread").unwrap_or(&planned.action)
+}

@@ -1,7 +1,7 @@
 //! Reported: notes and headers count the removed messages.
 
 use super::generate::{self, Case};
-use super::harness::{STRICT_MODEL, Weir, check};
+use super::harness::{STRICT_MODEL, Weir, check, steps};
 use super::judge::{Body, compare};
 
 /// Maximum size of a note.
@@ -22,7 +22,7 @@ pub fn is_reported(case: &Case) -> Result<(), String> {
         (false, true) => "fit",
         (true, true) => "evict+fit",
     };
-    if planned.action != action {
+    if steps(&planned) != action {
         return Err(format!("{action} was done, {} said", planned.action));
     }
     let edits = if verdict.any(|change| change.unmarked) { "pin" } else { "" };

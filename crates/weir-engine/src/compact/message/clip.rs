@@ -339,7 +339,8 @@ fn price(
         }
         (from, start) = (lines.len(), end);
     }
-    (sum_tokens, parts <= 1)
+    // A blank text has no lines.
+    if parts == 0 { (encoding.count(said), true) } else { (sum_tokens, parts == 1) }
 }
 
 /// Arguments of a call, given as JSON text. Counted at most once, however often they are clipped: long ones
