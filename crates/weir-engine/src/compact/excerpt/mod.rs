@@ -50,7 +50,7 @@ const ENTRY_TOKENS: f64 = 1.5;
 /// Expected later use that a token must provide, in excerpts and in lists of names, to be worth
 /// sending with each later request. `excerpt_cost` multiplies both. A name is cheap for what it leads
 /// to: with it, an agent can ask for the rest.
-const UNIT_PRICE: f64 = 0.012;
+const UNIT_PRICE: f64 = 0.009;
 const NAME_PRICE: f64 = 0.003;
 /// Addition to these prices, as a share of them, for the last tokens of the room. A note that fills its room
 /// brings the next compaction nearer. It grows with the square of what is taken.
@@ -65,8 +65,8 @@ const CONCLUSION_WORTH: f64 = 0.014;
 /// Worth per token of a line that differs from all others of a result, with its mark and the line that names it.
 const ODD_WORTH: f64 = 0.02;
 /// Maximum gap, in units and tokens, that is filled.
-const FILL_UNITS: usize = 6;
-const FILL_TOKENS: f64 = 48.0;
+const FILL_UNITS: usize = 4;
+const FILL_TOKENS: f64 = 36.0;
 /// Number of candidates without room after which all without room are dropped for the first time.
 const FIRST_MISSES: usize = 64;
 

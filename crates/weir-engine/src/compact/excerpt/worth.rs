@@ -22,8 +22,8 @@ const CONTEXT_BYTES: usize = 12;
 /// Head of a call: the action stays known. First and last words of an assistant's text. Rest of a
 /// call.
 pub(crate) const USER_WORTH: f64 = 0.08;
-const ACTION_WORTH: f64 = 0.048;
-const LEAD_WORTH: f64 = 0.02;
+const ACTION_WORTH: f64 = 0.04;
+const LEAD_WORTH: f64 = 0.015;
 const CALL_WORTH: f64 = 0.005;
 /// Maximum size of an assistant's text that counts as its first words, whole.
 const SHORT_TEXT_BYTES: usize = 300;
@@ -36,7 +36,7 @@ pub(crate) const EDIT_WORTH: f64 = 0.006;
 pub(crate) const WORTHY_TOKENS: f64 = 24.0;
 /// Worth per token of a unit for each neighbouring unit that is shown: text is read, and used
 /// again, in one piece.
-pub(crate) const JOINED_WORTH: f64 = 0.009;
+pub(crate) const JOINED_WORTH: f64 = 0.0045;
 /// Worth per token of plain talk, halved after 30 messages, if a conversation has no other signal
 /// of importance.
 pub(crate) const TALK_WORTH: f64 = 0.012;
