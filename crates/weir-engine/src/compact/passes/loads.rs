@@ -12,7 +12,7 @@ use crate::compact::state::turns::TurnKind;
 use crate::wire::{Protocol, Role};
 
 /// Parts of the limit. An answer of one of them at most separates a user's message from results.
-const ANSWER_PARTS: u64 = 8;
+const ANSWER_PARTS: u64 = 4;
 
 /// What the messages that are sent load and call.
 struct Loads {
