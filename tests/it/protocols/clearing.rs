@@ -122,19 +122,22 @@ async fn calls_lose_their_arguments_with_their_results() {
     let mut upstream = Upstream::start().await;
     let weir = harness::start(&upstream.address, |_| {}).await;
     let messages: Vec<Value> = first().into_iter().chain((0..6).flat_map(turn)).collect();
-    let edits = json!([{"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 6},
-        "keep": {"type": "tool_uses", "value": 2}, "clear_tool_inputs": true}]);
-    let (sent, ..) = exchanged(&weir, &mut upstream, &body(&messages, edits), &answer()).await;
-    let inputs: Vec<bool> = sent["messages"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter(|message| message["role"] == "assistant")
-        .map(|message| message["content"][2]["input"] == json!({}))
-        .collect();
-    // Eight uses pass the trigger, and two are kept; six more do not pass it again.
-    assert_eq!(inputs, [true, true, true, false, false, false]);
-    assert!(results(&sent, "look")[3].starts_with("look: "));
+    for (inputs, other_is_emptied) in [(json!(true), true), (json!(["look"]), false)] {
+        let edits = json!([{"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 6},
+            "keep": {"type": "tool_uses", "value": 2}, "clear_tool_inputs": inputs}]);
+        let (sent, ..) = exchanged(&weir, &mut upstream, &body(&messages, edits), &answer()).await;
+        let calls = sent["messages"].as_array().expect("a list").iter();
+        let calls = calls.flat_map(|message| message["content"].as_array().into_iter().flatten());
+        let calls: Vec<&Value> = calls.filter(|block| block["type"] == "tool_use").collect();
+        let emptied = |is_look: bool| -> Vec<bool> {
+            let own = calls.iter().filter(|call| (call["name"] == "look") == is_look);
+            own.map(|call| call["input"] == json!({})).collect()
+        };
+        // Eight uses pass the trigger, and two are kept; six more do not pass it again.
+        assert_eq!(emptied(true), [true, true, true, false, false, false]);
+        assert_eq!(emptied(false)[..3], [other_is_emptied; 3]);
+        assert!(results(&sent, "look")[3].starts_with("look: "));
+    }
 }
 
 #[tokio::test]
