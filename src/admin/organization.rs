@@ -364,7 +364,7 @@ impl AdminState {
             // Daily totals outlive the rows of requests.
             let (from_day, until_day) = (Some(buckets.first / DAY_S), Some(buckets.end() / DAY_S));
             let by = [vec![Column::Day], by].concat();
-            let query = UsageQuery { by, from_day, until_day, only, limit };
+            let query = UsageQuery { by, from_day, until_day, zone: None, only, limit };
             let rows = self.store.usage(query).await?;
             return Ok(rows
                 .into_iter()

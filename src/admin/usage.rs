@@ -137,6 +137,7 @@ impl AdminState {
                 by,
                 from_day: Some(asked.from_ms / DAY_MS),
                 until_day: Some(asked.until_ms.div_ceil(DAY_MS)),
+                zone: None,
                 only: asked.only.clone(),
                 limit: Some(asked.limit),
             };

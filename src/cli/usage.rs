@@ -2,15 +2,16 @@
 //! The store computes the sums.
 
 use clap::Args;
+use jiff::tz::TimeZone;
 
 use super::colours::Colours;
 use super::focus;
 use super::moments::moment;
-use super::store_path::StoreArgs;
+use super::store_path::{StoreArgs, existing_of};
 use super::table::aligned;
 use weir_store::Store;
 use weir_store::budget::NanoUsd;
-use weir_store::budget::calendar::{DAY_MS, read_day, read_month};
+use weir_store::budget::calendar::{read_day, read_month, start_of_day_ms};
 use weir_store::budget::money::grouped;
 use weir_store::ledger::{
     Column, Filter, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow,
@@ -108,11 +109,13 @@ fn month(text: &str) -> Result<(u64, u64), String> {
 
 /// Runs `weir usage`.
 pub(super) fn run(args: &UsageArgs) -> Result<(), String> {
-    let store = args.store.existing()?;
+    let config = args.store.configuration()?;
+    let store = existing_of(&config)?;
+    let zone = config.budgets.time_zone;
     let table = super::block_on(async {
         match args.requests {
-            Some(limit) => requests(args, limit, &store).await,
-            None => sums(args, &store).await,
+            Some(limit) => requests(args, limit, &zone, &store).await,
+            None => sums(args, &zone, &store).await,
         }
     })?;
     super::print(&table)
@@ -141,10 +144,12 @@ fn filter(args: &UsageArgs) -> Filter {
     }
 }
 
-async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
+async fn sums(args: &UsageArgs, zone: &TimeZone, store: &Store) -> Result<String, String> {
     let (from_day, until_day) = days(args);
     let by = if args.focus { focus::BY.to_vec() } else { args.by.clone() };
-    let query = UsageQuery { by, from_day, until_day, only: filter(args), limit: None };
+    // The table by FOCUS names its moments in UTC.
+    let zone = Some(zone.clone()).filter(|_| !args.focus);
+    let query = UsageQuery { by, from_day, until_day, zone, only: filter(args), limit: None };
     let total = UsageQuery { by: Vec::new(), ..query.clone() };
     let said = |error| format!("the store cannot be read: {error}");
     let rows = store.usage(query).await.map_err(said)?;
@@ -296,12 +301,17 @@ fn not_exact(row: &UsageRow) -> String {
     said.join(", ")
 }
 
-async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<String, String> {
+async fn requests(
+    args: &UsageArgs,
+    limit: usize,
+    zone: &TimeZone,
+    store: &Store,
+) -> Result<String, String> {
     let (from_day, until_day) = days(args);
     let all = Flags::NAMES.into_iter().fold(Flags::default(), |all, (flag, _)| all | flag);
     let query = RequestQuery {
-        from_ms: from_day.map(|day| day * DAY_MS),
-        until_ms: until_day.map(|day| day * DAY_MS),
+        from_ms: from_day.map(|day| start_of_day_ms(zone, day)),
+        until_ms: until_day.map(|day| start_of_day_ms(zone, day)),
         only: filter(args),
         route: args.route.clone(),
         flags: if args.flagged { all } else { Flags::default() },

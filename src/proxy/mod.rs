@@ -438,7 +438,7 @@ impl Proxy {
 
     /// Returns the usage of `caller`: its key, or its whole team; without keys, its credential.
     pub async fn spend(&self, caller: &Caller, query: SpendQuery) -> Result<Value, ProxyError> {
-        spend::usage(self.store(), caller, query).await
+        spend::usage(self.store(), self.journal().budgets().zone(), caller, query).await
     }
 
     /// Returns the state of the budgets that apply to `caller`'s requests.

@@ -36,6 +36,28 @@ async fn told(weir: &Weir, credential: &str, query: &str) -> Value {
 }
 
 #[tokio::test]
+async fn days_are_those_of_the_budgets_zone() {
+    // Their dates always differ: they are 26 hours apart.
+    for name in ["Pacific/Kiritimati", "Etc/GMT+12"] {
+        let zone = jiff::tz::TimeZone::get(name).expect("it is shipped");
+        let today = || jiff::Timestamp::now().to_zoned(zone.clone()).date().to_string();
+        let store = Store::in_memory().expect("there is memory");
+        let (_upstream, weir) =
+            weir(&store, |config| config.budgets.time_zone = zone.clone()).await;
+        let before = today();
+        let answer =
+            ask(weir.address, chat("authorization: Bearer sk\r\n", body("gpt-4o", &json!({}))))
+                .await;
+        assert_eq!(answer.status(), 200);
+        let rows = told(&weir, "sk", "?by=day").await;
+        let day = rows["data"][0]["day"].as_str().expect("a day").to_owned();
+        assert!([before, today()].contains(&day), "{name} {day}");
+        let of_month = told(&weir, "sk", &format!("?month={}", &day[..7])).await;
+        assert_eq!(of_month["total"]["requests"], 1, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_caller_is_told_its_own_usage_and_nobody_elses() {
     let store = Store::in_memory().expect("there is memory");
     let (upstream, weir) = weir(&store, |_| {}).await;

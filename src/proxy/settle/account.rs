@@ -113,7 +113,8 @@ impl Journal {
         let _ = self.state.budgets.follow().await;
         let ledger = &self.config.ledger;
         let now_ms = self.state.plausible_now_ms().await;
-        let before = |days: u64| now_ms.saturating_sub(days.saturating_mul(DAY_MS));
+        // Whole days: totals of a day's part must not look like those of the day.
+        let before = |days: u64| (now_ms / DAY_MS).saturating_sub(days).saturating_mul(DAY_MS);
         let (rows_ms, sums_ms) =
             (before(ledger.retention_days), before(ledger.sums_retention_days));
         match self.state.store.prune_requests(rows_ms, sums_ms).await {

@@ -1,5 +1,6 @@
 //! A caller's own usage, shown to that caller only. Reads the journal.
 
+use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use crate::proxy::admit::caller::Caller;
@@ -82,8 +83,14 @@ fn bad_parameter(name: &str, wanted: &str) -> ProxyError {
     }
 }
 
-/// Returns the usage of `caller`: its key, or its whole team; without keys, its credential.
-pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<Value, ProxyError> {
+/// Returns the usage of `caller`: its key, or its whole team; without keys, its credential. Days are those
+/// of `zone`.
+pub async fn usage(
+    store: &Store,
+    zone: &TimeZone,
+    caller: &Caller,
+    query: SpendQuery,
+) -> Result<Value, ProxyError> {
     if caller.tenant == Tenant::ANONYMOUS {
         return Err(ProxyError::new(
             ErrorKind::CredentialRequired,
@@ -96,6 +103,7 @@ pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<
         by: query.by.clone(),
         from_day: query.from_day,
         until_day: query.until_day,
+        zone: Some(zone.clone()),
         only: Filter {
             tenant: Some(caller.tenant),
             key: own_key.map(|key| key.id.clone()),

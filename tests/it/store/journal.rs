@@ -426,6 +426,7 @@ async fn sums_are_told_as_asked(place: impl Place) {
     let all = UsageQuery::default;
     let any = Filter::default;
     let text = |text: &str| Some(text.to_owned());
+    let new_york = || jiff::tz::TimeZone::get("America/New_York").ok();
     // A query, and the costs of the expected rows in order: each request's cost is one bit.
     let cases: Vec<(UsageQuery, Vec<u64>)> = vec![
         (all(), vec![0b1111_1111_1111]),
@@ -433,6 +434,12 @@ async fn sums_are_told_as_asked(place: impl Place) {
             UsageQuery { by: vec![Column::Day], ..all() },
             vec![0b0010_0100_1001, 0b0100_1001_0010, 0b1001_0010_0100],
         ),
+        // In New York it is still the day before.
+        (
+            UsageQuery { by: vec![Column::Day], from_day: Some(day), zone: new_york(), ..all() },
+            vec![0b0100_1001_0010, 0b1001_0010_0100],
+        ),
+        (UsageQuery { until_day: Some(day), zone: new_york(), ..all() }, vec![0b0010_0100_1001]),
         (UsageQuery { by: vec![Column::Team], ..all() }, vec![0b1010_1010_1010, 0b0101_0101_0101]),
         (
             UsageQuery { by: vec![Column::Tenant], ..all() },

@@ -1,12 +1,17 @@
-//! UTC calendar arithmetic: dates in text form and as days counted from 1970. Reads no clock.
+//! Calendar arithmetic: dates in text form, as days counted from 1970, and in a time zone. Reads no clock.
 
-use jiff::ToSpan;
+use std::fmt::Write as _;
+
 use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 
 /// Milliseconds per day.
 pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// First day of the count.
 const EPOCH: Date = jiff::civil::date(1970, 1, 1);
+/// Clock changes of a zone that a query distinguishes: those of 32 years.
+const MAX_CLOCK_CHANGES: usize = 64;
 
 /// Formats a day counted from 1970 as `2026-01-31`. Days after 9999-12-31 show as that day.
 pub fn shown_day(day: u64) -> String {
@@ -26,6 +31,32 @@ pub fn read_month(text: &str) -> Option<(u64, u64)> {
     let (year, month) = text.split_once('-')?;
     let first = date(number(year)?, number(month)?, 1)?;
     Some((days(first)?, days(first.checked_add(1.month()).ok()?)?))
+}
+
+/// Returns the moment at which `day` begins in `zone`, in milliseconds since 1970.
+pub fn start_of_day_ms(zone: &TimeZone, day: u64) -> u64 {
+    let date = i32::try_from(day).ok().and_then(|days| EPOCH.checked_add(days.days()).ok());
+    let start = date.and_then(|date| date.to_zoned(zone.clone()).ok());
+    let start_ms = start.and_then(|start| u64::try_from(start.timestamp().as_millisecond()).ok());
+    start_ms.unwrap_or(day.saturating_mul(DAY_MS))
+}
+
+/// Returns the SQL of a column with milliseconds since 1970, moved to the clock of `zone`. Correct for
+/// 32 years from `from_ms` on.
+pub(crate) fn local_ms_sql(zone: &TimeZone, column: &str, from_ms: u64) -> String {
+    let from = i64::try_from(from_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let mut since = from.unwrap_or(Timestamp::UNIX_EPOCH);
+    let moved = |since| format!("{column} + {}", i64::from(zone.to_offset(since).seconds()) * 1000);
+    let mut cases = String::new();
+    for change in zone.following(since).take(MAX_CLOCK_CHANGES) {
+        let until = change.timestamp();
+        let _ = write!(cases, " WHEN {column} < {} THEN {}", until.as_millisecond(), moved(since));
+        since = until;
+    }
+    match cases.is_empty() {
+        true => format!("({})", moved(since)),
+        false => format!("(CASE{cases} ELSE {} END)", moved(since)),
+    }
 }
 
 fn date(year: i16, month: i16, day: i16) -> Option<Date> {
@@ -71,6 +102,22 @@ mod tests {
         ] {
             assert_eq!(read_day(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_zone_moves_the_days() {
+        let berlin = TimeZone::get("Europe/Berlin").expect("it is shipped");
+        let day = |text| read_day(text).expect("it exists");
+        let hours = |zone: &TimeZone, text| {
+            day(text) * 24 - start_of_day_ms(zone, day(text)) / (60 * 60 * 1000)
+        };
+        assert_eq!((hours(&berlin, "2026-01-31"), hours(&berlin, "2026-07-31")), (1, 2));
+        assert_eq!(hours(&TimeZone::UTC, "2026-07-31"), 0);
+        let sql = local_ms_sql(&berlin, "at", start_of_day_ms(&berlin, day("2026-01-01")));
+        let summer = "(CASE WHEN at < 1774746000000 THEN at + 3600000 \
+                      WHEN at < 1792890000000 THEN at + 7200000 ";
+        assert!(sql.starts_with(summer), "{sql}");
+        assert_eq!(local_ms_sql(&TimeZone::UTC, "at", 0), "(at + 0)");
     }
 
     #[test]

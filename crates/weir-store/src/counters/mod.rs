@@ -162,7 +162,7 @@ impl Counters {
     }
 
     /// Time zone of calendar windows.
-    fn zone(&self) -> &TimeZone {
+    pub fn zone(&self) -> &TimeZone {
         match &self.place {
             Place::Memory(memory) => &memory.zone,
             Place::Redis(redis) => &redis.zone,

@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 
+use jiff::tz::TimeZone;
+
 use super::series::count_columns;
 use super::{Attribution, Caller, DAY_MS, Flags, RequestId, Settlement, Totals};
 use crate::Tenant;
+use crate::budget::calendar::local_ms_sql;
 use crate::sql::SqlValue;
 
 /// Maximum rows per result.
@@ -71,6 +74,8 @@ pub struct UsageQuery {
     pub from_day: Option<u64>,
     /// Exclusive last day.
     pub until_day: Option<u64>,
+    /// Zone of the days; `None` for UTC, in which days of all times are summed up.
+    pub zone: Option<TimeZone>,
     pub only: Filter,
     /// Row limit, capped at [`MAX_ROWS`], which is also the default.
     pub limit: Option<usize>,
@@ -215,25 +220,48 @@ impl UsageQuery {
     }
 
     /// Returns the table that has its totals, as SQL: daily totals, or the rows of requests if it
-    /// asks for labels. `bind` returns the place of an ID among the statement's values.
+    /// asks for labels or for the days of a zone. `bind` returns the place of an ID among the statement's values.
     pub(crate) fn table(&self, bind: impl FnOnce(RequestId) -> String) -> String {
-        if !self.only.has_label() && !self.by.iter().any(|column| column.is_label()) {
+        let has_label = self.only.has_label() || self.by.iter().any(|column| column.is_label());
+        let zone = self.zone.as_ref().filter(|zone| **zone != TimeZone::UTC);
+        if !has_label && zone.is_none() {
             return "weir_usage_day".to_owned();
         }
+        let from_ms = self.from_day.unwrap_or(0).saturating_mul(DAY_MS);
+        let (from_ms, local_ms) = match zone {
+            Some(zone) => {
+                let from_ms = from_ms.saturating_sub(DAY_MS);
+                (from_ms, local_ms_sql(zone, "begun_ms", from_ms.max(EARLIEST_MS)))
+            }
+            None => (from_ms, "begun_ms".to_owned()),
+        };
         let name = |column: &str| format!("coalesce({column}, '') AS {column}");
-        let names = ["key", "team", "organisation", "\"user\"", "conversation", "agent", "parent"];
-        let names = [&names[..], &["class"]].concat().into_iter().map(name);
+        let names = NAME_COLUMNS.into_iter().chain(LABEL_COLUMNS).map(name);
         let counts = count_columns();
         let counts = counts.iter().zip(COUNT_COLUMNS).map(|(sql, name)| format!("{sql} AS {name}"));
         let sums = SUM_COLUMNS.map(|column| format!("coalesce({column}, 0) AS {column}"));
         let columns: Vec<String> = names.chain(counts).chain(sums).collect();
         // Rows are stored in the order of their IDs, which begin with the time.
-        let from = self.from_day.unwrap_or(0).saturating_mul(DAY_MS);
-        format!(
-            "(SELECT begun_ms / {DAY_MS} AS day, tenant, model, {columns} FROM weir_request
-             WHERE id >= {first}) AS counted",
+        let rows = format!(
+            "SELECT {local_ms} / {DAY_MS} AS day, tenant, model, {columns} FROM weir_request
+             WHERE id >= {first}",
             columns = columns.join(", "),
-            first = bind(RequestId::first_of(from)),
+            first = bind(RequestId::first_of(from_ms)),
+        );
+        if has_label {
+            return format!("({rows}) AS counted");
+        }
+        // Of earlier days only the totals are kept. Rows are deleted by whole days.
+        let first_day =
+            format!("(SELECT coalesce(min(begun_ms) / {DAY_MS}, {LAST_DAY}) FROM weir_request)");
+        let labels = LABEL_COLUMNS.map(|column| format!("'' AS {column}"));
+        let columns = NAME_COLUMNS.iter().map(|&name| name.to_owned()).chain(labels);
+        let sums = COUNT_COLUMNS.into_iter().chain(SUM_COLUMNS).map(str::to_owned);
+        let columns: Vec<String> = columns.chain(sums).collect();
+        format!(
+            "({rows} UNION ALL SELECT day, tenant, model, {columns} FROM weir_usage_day
+              WHERE day < {first_day}) AS counted",
+            columns = columns.join(", "),
         )
     }
 
@@ -287,6 +315,13 @@ pub(crate) const REQUEST_COLUMNS: &str =
     conversation, agent, parent, class, planned_saved_nano_usd";
 
 /// Columns that count requests, and columns whose sums can grow large.
+/// Columns of names in daily totals, and of labels that only rows of requests have.
+const NAME_COLUMNS: [&str; 4] = ["key", "team", "organisation", "\"user\""];
+const LABEL_COLUMNS: [&str; 4] = ["conversation", "agent", "parent", "class"];
+/// Before the first request that a weir has recorded: 2026-01-01.
+const EARLIEST_MS: u64 = 20_454 * DAY_MS;
+/// After the last day that the calendar has.
+const LAST_DAY: u64 = 4_000_000;
 pub(crate) const COUNT_COLUMNS: [&str; 5] =
     ["requests", "failed", "estimated", "partly_priced", "unpriced"];
 pub(crate) const SUM_COLUMNS: [&str; 10] = [

@@ -17,6 +17,7 @@ use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::plan::BudgetReport;
 use crate::proxy::random::new_id;
 use alerts::Alerts;
+use jiff::tz::TimeZone;
 use tokio::sync::OwnedMutexGuard;
 use weir_store::budget::outputs::Outputs;
 use weir_store::budget::{Ask, Measure, Price, Scope, ScopeKind, Scopes};
@@ -296,6 +297,11 @@ impl Budgets {
             choices: 1,
             first: None,
         }
+    }
+
+    /// Returns the time zone in which days and months begin.
+    pub fn zone(&self) -> &TimeZone {
+        self.counters.zone()
     }
 
     /// Returns the state of the budgets that apply to a caller's requests, except those of single
