@@ -431,7 +431,8 @@ impl Proxy {
             return self.journal().budgets().may_apply().await;
         }
         passthrough::names_a_model(method, target, headers)
-            && (self.settings.planner.routes().are_several()
+            && (matches!(target.endpoint(), Endpoint::Route(route) if route.may_lack_usage())
+                || self.settings.planner.routes().are_several()
                 || target.is_model_in_body
                 || self.journal().budgets().may_apply().await)
     }

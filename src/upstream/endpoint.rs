@@ -94,6 +94,11 @@ impl Route {
     pub fn is_unread_conversation(self) -> bool {
         self == Self::Completions
     }
+
+    /// Whether many of its answers report no usage, so that only the request tells the cost.
+    pub fn may_lack_usage(self) -> bool {
+        matches!(self, Self::Images | Self::Speech)
+    }
 }
 
 impl Endpoint {

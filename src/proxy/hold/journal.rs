@@ -23,6 +23,7 @@ use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::logged::shown;
 use crate::proxy::metrics::{Metrics, Queue};
 use crate::proxy::plan::{Job, Planned, Planner};
+use crate::upstream::Route;
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::allowance::Allowance;
@@ -241,8 +242,7 @@ impl Journal {
         if !self.state.budgets.may_apply().await {
             return None;
         }
-        let body = body.clone();
-        on_time(body.len(), move || Allowance::of(&body, protocol)).await.ok()?
+        read_allowance(body, protocol).await
     }
 
     /// Counts the hold of a request to which budgets apply.
@@ -318,6 +318,9 @@ impl Journal {
         let known = found.entry.max_output_tokens.filter(|_| found.name.is_some());
         let route = bound::route(&entry.route);
         let allowance = match body {
+            Some(body) if route.is_some_and(Route::may_lack_usage) => {
+                read_allowance(body, None).await
+            }
             Some(body) => self.allowance(body, None).await,
             None => None,
         };
@@ -633,6 +636,12 @@ impl Drop for Unsent<'_> {
 }
 
 /// Refuses a request because the store cannot be written.
+/// Reads what a request allows its provider to charge for; `None` if the body is no JSON object.
+async fn read_allowance(body: &Bytes, protocol: Option<Protocol>) -> Option<Allowance> {
+    let body = body.clone();
+    on_time(body.len(), move || Allowance::of(&body, protocol)).await.ok()?
+}
+
 fn unwritten(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be recorded");
     ProxyError {

@@ -168,13 +168,21 @@ async fn pictures_and_speech_spend_their_hold() {
         let mut wire = Wire::connect(held.weir.address).await;
         wire.send(post(path, &format!("{KEY}connection: close\r\n"), body.to_string())).await;
         let seen = held.upstream.next().await;
-        seen.answer(answer);
+        seen.answer(answer.clone());
         assert_eq!(wire.message().await.expect("an answer").status(), 200);
         drop(wire);
         let (row, spent) = held.settled().await;
         assert_eq!(row.settlement.outcome, "complete", "{path}");
         assert!(row.settlement.flags.any(Flags::ESTIMATED), "{path}: {row:?}");
         assert!(spent > 0 && Some(spent) == row.settlement.cost_nano_usd, "{path}: {row:?}");
+        let (mut upstream, store) = (Upstream::start().await, crate::routes::setting::memory());
+        let weir = start_with(store.clone(), &upstream.address, |_| {}).await;
+        let mut wire = Wire::connect(weir.address).await;
+        wire.send(post(path, KEY, body.to_string())).await;
+        upstream.next().await.answer(answer);
+        assert_eq!(wire.message().await.expect("an answer").status(), 200);
+        let row = rows(&store, 1).await.remove(0);
+        assert_eq!(row.settlement.cost_nano_usd, Some(spent), "without a budget: {row:?}");
     }
 }
 

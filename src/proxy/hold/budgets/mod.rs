@@ -16,6 +16,7 @@ use crate::proxy::events::Events;
 use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::plan::BudgetReport;
 use crate::proxy::random::new_id;
+use crate::upstream::Route;
 use alerts::Alerts;
 use jiff::tz::TimeZone;
 use tokio::sync::OwnedMutexGuard;
@@ -96,6 +97,14 @@ impl Holding {
     }
 }
 
+/// Returns the most that a request costs with this output.
+fn amount(ask: &Ask, output_tokens: u64) -> Spending {
+    Spending {
+        nano_usd: ask.amount(Measure::NanoUsd, output_tokens),
+        tokens: ask.amount(Measure::Tokens, output_tokens),
+    }
+}
+
 /// Converts a settlement to the amounts that budgets count.
 pub fn spending(settlement: &Settlement) -> Spending {
     let output_tokens = settlement.completion_tokens.unwrap_or(0);
@@ -142,22 +151,26 @@ impl Budgets {
     }
 
     /// Holds the maximum cost of a request that weir forwards as it is. Refuses it if nothing bounds that
-    /// and a budget is in money.
+    /// and a budget is in money. If no budget applies, the maximum is the cost of an answer without usage.
     pub async fn hold_unread<'p>(
         &self,
         party: Party<'_>,
         unread: &Unread<'_>,
-        prices: impl FnOnce() -> Vec<&'p Price>,
+        prices: impl Fn() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
-        self.hold_as(party, unread.model, None, |_, is_in_money| {
+        let held = self.hold_as(party, unread.model, None, |_, is_in_money| {
             let advice = bound::advice(unread.allowance.as_ref());
             match bound::unread(unread, &prices()) {
                 Some(ask) => Ok((ask, advice)),
                 None if is_in_money => Err(unbounded()),
                 None => Ok((Ask::default(), advice)),
             }
-        })
-        .await
+        });
+        let mut holding = held.await?;
+        if holding.amount.is_none() && unread.route.is_some_and(Route::may_lack_usage) {
+            holding.amount = bound::unread(unread, &prices()).map(|ask| amount(&ask, 0));
+        }
+        Ok(holding)
     }
 
     /// Whether a model has a budget of its own.
@@ -216,10 +229,7 @@ impl Budgets {
         match self.counters.reserve(wanted, owner.clone()).await {
             Ok(granted) => {
                 self.alerts.look(&granted.statuses);
-                let amount = Spending {
-                    nano_usd: ask.amount(Measure::NanoUsd, granted.output_tokens),
-                    tokens: ask.amount(Measure::Tokens, granted.output_tokens),
-                };
+                let amount = amount(&ask, granted.output_tokens);
                 Ok(Holding {
                     held: granted.held,
                     output_tokens: Some(granted.output_tokens),
