@@ -367,11 +367,19 @@ def count(body):
     deferred = {tool["name"] for tool in body.get("tools", []) if tool.get("defer_loading")}
     loaded = {block["tool_name"] for block in all_blocks(body["messages"]) if block.get("type") == "tool_reference"}
     total = sum(amount for name, amount in tools.items() if name not in deferred or name in loaded)
-    return total + texts(body.get("system", ""), MEDIA) + sum(size(message) for message in body["messages"])
+    total += texts(body.get("system", ""), MEDIA) + sum(size(message) for message in body["messages"])
+    return total - for_programs(body)
 
 
 def most(body):
-    return count(body) + sum(media_tokens(message["content"]) for message in body["messages"])
+    return count(body) + for_programs(body) + sum(media_tokens(message["content"]) for message in body["messages"])
+
+
+def for_programs(body):
+    """Results of calls that a program made go to the program, not into the prompt."""
+    blocks = [block for message in body["messages"] for block in blocks_of(message["content"])]
+    inner = {block["id"] for block in blocks if block.get("type") == "tool_use" and block.get("caller")}
+    return sum(texts(block, MEDIA) for block in blocks if block.get("type") == "tool_result" and block["tool_use_id"] in inner)
 
 
 def all_blocks(value):
