@@ -372,7 +372,12 @@ def count(body):
 
 
 def most(body):
-    return count(body) + for_programs(body) + sum(media_tokens(message["content"]) for message in body["messages"])
+    # Each reference to a tool may be replaced by its definition again.
+    tools = {tool["name"]: texts(tool, MEDIA) for tool in body.get("tools", [])}
+    loads = [block["tool_name"] for block in all_blocks(body["messages"]) if block.get("type") == "tool_reference"]
+    repeated = sum(tools[name] for name in loads) - sum(tools[name] for name in set(loads))
+    media = sum(media_tokens(message["content"]) for message in body["messages"])
+    return count(body) + for_programs(body) + repeated + media
 
 
 def for_programs(body):
