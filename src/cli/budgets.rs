@@ -57,7 +57,7 @@ enum BudgetsCommand {
         scope: Scope,
         #[command(flatten)]
         amount: Amount,
-        /// hour, day, week, month, total, or a rolling window such as 24h or 30d
+        /// minute, hour, day, week, month, total, or a rolling window such as 24h or 30d
         #[arg(long, value_name = "WINDOW", value_parser = Window::parse)]
         per: Window,
         /// Share at which answers, the log and the webhook start to warn; 0 for never

@@ -124,7 +124,10 @@ fn what_is_no_budget_is_refused_with_what_to_write() {
     for (arguments, part) in [
         (&["set", "everyone", "--usd", "1", "--per", "day"][..], "write all, organisation:NAME"),
         (&["set", "all", "--usd", "-1", "--per", "day"], "--usd"),
-        (&["set", "all", "--usd", "1", "--per", "year"], "write hour, day, week, month or total"),
+        (
+            &["set", "all", "--usd", "1", "--per", "year"],
+            "write minute, hour, day, week, month or total",
+        ),
         (&["set", "all", "--per", "day"], "--usd <AMOUNT>|--tokens <N>"),
         (&["set", "all", "--usd", "1", "--tokens", "1", "--per", "day"], "cannot be used with"),
         (&["set", "all", "--usd", "99999999", "--per", "day"], "the limit exceeds"),

@@ -35,6 +35,22 @@ async fn what_is_over_is_refused_in_openais_shape_before_anything_is_sent() {
     assert_eq!(sum(&budgeted.weir.store).await.2, [], "and nothing written down");
 }
 
+/// A key that spends faster than a minute allows is stopped, and told until when.
+#[tokio::test]
+async fn a_minute_is_a_brake() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("key:*/tokens/minute", "200").await;
+    // One minute may end between them, not each.
+    let mut answers = Vec::new();
+    for _ in 0..8 {
+        answers.push(budgeted.chat(60, json!({})).await);
+    }
+    let refused = answers.iter().find(|answer| answer.status() == 429).expect("it is stopped");
+    assert_eq!(answers[0].status(), 200);
+    let message = error(refused)["message"].as_str().expect("a text").to_owned();
+    assert!(message.contains("/tokens/minute") && message.contains(":00Z"), "{message}");
+}
+
 /// A spent budget of a model is spent for each spelling that is billed as the model.
 #[tokio::test]
 async fn a_model_is_one_however_it_is_spelled() {

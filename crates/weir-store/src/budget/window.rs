@@ -13,6 +13,7 @@ use jiff::{SpanRound, Timestamp, ToSpan, Unit, Zoned};
 
 use super::calendar::DAY_MS;
 
+const MINUTE_MS: u64 = 60 * 1000;
 /// Milliseconds per hour.
 const HOUR_MS: u64 = 60 * 60 * 1000;
 /// Maximum length of a rolling window, in hours or days.
@@ -24,6 +25,8 @@ const BUCKETS: u64 = 24;
 /// Time window of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Window {
+    /// Bounds the speed of spending: an agent in a loop stops after a minute's amount.
+    Minute,
     Hour,
     Day,
     /// Starts on Monday (ISO 8601).
@@ -49,10 +52,10 @@ pub struct Span {
 }
 
 impl Window {
-    /// Parses `hour`, `day`, `week`, `month`, `total`, `24h` or `30d`.
+    /// Parses `minute`, `hour`, `day`, `week`, `month`, `total`, `24h` or `30d`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let fixed = [Self::Hour, Self::Day, Self::Week, Self::Month, Self::Total];
+        let fixed = [Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Total];
         if let Some(window) = fixed.into_iter().find(|window| window.to_string() == text) {
             return Ok(window);
         }
@@ -61,8 +64,8 @@ impl Window {
             (Some(hours), _) if (1..=MAX_HOURS).contains(&hours) => Ok(Self::Hours(hours)),
             (_, Some(days)) if (1..=MAX_DAYS).contains(&days) => Ok(Self::Days(days)),
             _ => Err(format!(
-                "{text:?} is not a window; write hour, day, week, month or total, or a rolling \
-                 time: from 1h to {MAX_HOURS}h, from 1d to {MAX_DAYS}d"
+                "{text:?} is not a window; write minute, hour, day, week, month or total, or a \
+                 rolling time: from 1h to {MAX_HOURS}h, from 1d to {MAX_DAYS}d"
             )),
         }
     }
@@ -76,7 +79,7 @@ impl Window {
                 rolling(span_ms, span_ms / BUCKETS, now_ms)
             }
             Self::Days(days) => rolling(u64::from(days) * DAY_MS, DAY_MS, now_ms),
-            Self::Hour | Self::Day | Self::Week | Self::Month => {
+            Self::Minute | Self::Hour | Self::Day | Self::Week | Self::Month => {
                 let (start_ms, end_ms) = self.of_calendar(zone, now_ms);
                 let lifetime_ms = Some(end_ms.saturating_sub(start_ms));
                 Span { bucket_ms: start_ms, first_ms: start_ms, lifetime_ms }
@@ -87,7 +90,7 @@ impl Window {
     /// Returns when the whole window of `span` ends; `None` if it rolls or never ends.
     pub fn ends_ms(self, span: &Span) -> Option<u64> {
         match self {
-            Self::Hour | Self::Day | Self::Week | Self::Month => {
+            Self::Minute | Self::Hour | Self::Day | Self::Week | Self::Month => {
                 span.lifetime_ms.map(|lifetime_ms| span.bucket_ms.saturating_add(lifetime_ms))
             }
             Self::Hours(_) | Self::Days(_) | Self::Total => None,
@@ -105,6 +108,10 @@ impl Window {
 
     /// Returns the start of the calendar period that contains `now_ms`, and the start of the next.
     fn of_calendar(self, zone: &TimeZone, now_ms: u64) -> (u64, u64) {
+        if self == Self::Minute {
+            let start_ms = now_ms - now_ms % MINUTE_MS;
+            return (start_ms, start_ms.saturating_add(MINUTE_MS));
+        }
         let now = i64::try_from(now_ms).ok().and_then(|now| Timestamp::from_millisecond(now).ok());
         let bounds = now.and_then(|now| self.bounds(&now.to_zoned(zone.clone())).ok());
         // Times beyond the calendar's range, which no real clock shows, use UTC days.
@@ -164,6 +171,7 @@ fn rolling(span_ms: u64, bucket_length_ms: u64, now_ms: u64) -> Span {
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Minute => f.write_str("minute"),
             Self::Hour => f.write_str("hour"),
             Self::Day => f.write_str("day"),
             Self::Week => f.write_str("week"),
@@ -193,6 +201,13 @@ mod tests {
     #[test]
     fn windows_of_the_calendar_begin_and_end_where_people_are() {
         for (window, name, now, start, end) in [
+            (
+                "minute",
+                "Asia/Kolkata",
+                "2026-11-22T11:59:59Z",
+                "2026-11-22T11:59:00Z",
+                "2026-11-22T12:00:00Z",
+            ),
             ("hour", "UTC", "2026-11-22T11:59:59Z", "2026-11-22T11:00:00Z", "2026-11-22T12:00:00Z"),
             (
                 "hour",
@@ -264,7 +279,8 @@ mod tests {
 
     #[test]
     fn windows_are_read_as_they_are_shown_and_nothing_else_is() {
-        for text in ["hour", "day", "week", "month", "total", "1h", "168h", "1d", "366d"] {
+        for text in ["minute", "hour", "day", "week", "month", "total", "1h", "168h", "1d", "366d"]
+        {
             assert_eq!(Window::parse(text).map(|window| window.to_string()), Ok(text.to_owned()));
         }
         for text in ["", "year", "0h", "169h", "0d", "367d", "-1d", "1.5h", "h", "99999999999d"] {
@@ -277,7 +293,7 @@ mod tests {
         fn now_lies_in_a_bucket_that_counts_and_ends_later(
             now_ms in any::<u64>(),
             window in prop::sample::select(vec![
-                Window::Hour, Window::Day, Window::Week, Window::Month, Window::Total,
+                Window::Minute, Window::Hour, Window::Day, Window::Week, Window::Month, Window::Total,
                 Window::Hours(1), Window::Hours(5), Window::Hours(168), Window::Days(1), Window::Days(366),
             ]),
             name in prop::sample::select(vec!["UTC", "Europe/Berlin", "Pacific/Apia", "Asia/Kathmandu"]),

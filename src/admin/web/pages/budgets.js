@@ -8,7 +8,7 @@ import { usagePath } from "../range.js";
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
 const SCOPES = [["all", "all requests"], ["team", "a team"], ["key", "a key"], ["user", "a user"], ["organisation", "an organisation"], ["model", "a model"]];
-const WINDOWS = [["day", "a day"], ["month", "a month"], ["week", "a week"], ["hour", "an hour"], ["24h", "24 hours, rolling"], ["30d", "30 days, rolling"], ["total", "in total"]];
+const WINDOWS = [["day", "a day"], ["month", "a month"], ["week", "a week"], ["hour", "an hour"], ["minute", "a minute"], ["24h", "24 hours, rolling"], ["30d", "30 days, rolling"], ["total", "in total"]];
 
 export default async function render(root, api) {
   const said = h("div", {});
@@ -77,7 +77,7 @@ export function start(budget, now) {
     before.setUTCMonth(before.getUTCMonth() - 1);
     return before.getTime();
   }
-  const length = { hour: HOUR, day: DAY, week: 7 * DAY }[budget.per];
+  const length = { minute: HOUR / 60, hour: HOUR, day: DAY, week: 7 * DAY }[budget.per];
   return length ? end - length : null;
 }
 
@@ -99,7 +99,7 @@ export function projected(budget, now) {
   return at < end ? { kind: "ends", at } : { kind: "lasts", spent: rate * (end - from) };
 }
 
-const WORDS = { hour: "an hour", day: "a day", week: "a week", month: "a month", total: "in total" };
+const WORDS = { minute: "a minute", hour: "an hour", day: "a day", week: "a week", month: "a month", total: "in total" };
 
 function card(api, budget, now, remove) {
   const format = budget.measure === "usd" ? usd : compact;
