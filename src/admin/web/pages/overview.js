@@ -63,9 +63,9 @@ function content(time, rows, total, models) {
   const removed = total.received_tokens - total.sent_tokens;
   const planned = Number(total.planned_saved_usd);
   const figures = h("dl", { class: "figures" },
-    figure("Spend", usd(total.cost_usd), `${count(total.requests)} requests`, `$${total.cost_usd}`),
     figure(saved < 0 ? "Extra cost" : "Saved", h("span", { class: saved < 0 ? "bad" : "" }, usd(Math.abs(saved))),
       saved < 0 ? "compaction cost more than it saved" : savedShare(saved, Number(total.cost_usd)), `$${total.saved_usd}`),
+    figure("Spend", usd(total.cost_usd), `${count(total.requests)} requests`, `$${total.cost_usd}`),
     planned !== 0 && figure("Planned savings", usd(total.planned_saved_usd), "by compactions that observe mode left out", `$${total.planned_saved_usd}`),
     figure("Tokens sent", compact(total.sent_tokens), removed > 0
       ? `${share(removed, total.received_tokens)} of ${compact(total.received_tokens)} left out`
@@ -110,11 +110,11 @@ function charts(time, rows, total) {
   const savings = of((row) => Number(row.saved_usd)).map((value) => (sum += value));
   const { per } = time;
   return [
-    ["Spend", per, chart({ ...common, label: "Spend", kind: "bars", format: usd, axis: shortUsd, series: [
-      { label: "Spend", values: of((row) => Number(row.cost_usd)), colour: "--series-1", summary: usd(total.cost_usd) },
-    ] })],
     ["Savings", "running sum, cache rewrites included", chart({ ...common, label: "Savings", format: usd, axis: shortUsd, series: [
       { label: "Saved", values: savings, colour: "--series-3", fill: true, summary: usd(total.saved_usd) },
+    ] })],
+    ["Spend", per, chart({ ...common, label: "Spend", kind: "bars", format: usd, axis: shortUsd, series: [
+      { label: "Spend", values: of((row) => Number(row.cost_usd)), colour: "--series-1", summary: usd(total.cost_usd) },
     ] })],
     ["Conversation tokens", per, chart({ ...common, label: "Tokens received and sent", format: compact, axis: compact, series: [
       { label: "Received", values: of((row) => row.received_tokens), colour: "--series-2", summary: compact(total.received_tokens) },
