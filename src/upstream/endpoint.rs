@@ -95,7 +95,7 @@ impl Route {
         self == Self::Completions
     }
 
-    /// Whether many of its answers report no usage, so that only the request tells the cost.
+    /// Whether many of its answers report no usage, so that only the request has figures of the cost.
     pub fn may_lack_usage(self) -> bool {
         matches!(self, Self::Images | Self::Speech)
     }

@@ -35,7 +35,7 @@ async fn what_is_over_is_refused_in_openais_shape_before_anything_is_sent() {
     assert_eq!(sum(&budgeted.weir.store).await.2, [], "and nothing written down");
 }
 
-/// A key that spends faster than a minute allows is stopped, and told until when.
+/// A key that spends faster than a minute allows is stopped, and learns until when.
 #[tokio::test]
 async fn a_minute_is_a_brake() {
     let budgeted = Budgeted::start(|_| {}).await;
