@@ -120,6 +120,9 @@ pub(crate) struct Compaction<'f> {
     pub(crate) clipped: BTreeMap<usize, u64>,
 }
 
+/// Parts of the limit; calls that wait for results may take one of them.
+const WAITING_PARTS: u64 = 16;
+
 impl<'f> Compaction<'f> {
     fn new(state: &'f mut Compactor) -> Self {
         let newest = state.turns.newest_from();
@@ -133,6 +136,7 @@ impl<'f> Compaction<'f> {
             clipped: BTreeMap::new(),
         };
         compaction.pin_by_caller();
+        compaction.pin_waiting();
         for turn in compaction.earlier_notes() {
             compaction.pins.insert(turn, Pin::ByCaller);
         }
@@ -258,6 +262,20 @@ impl<'f> Compaction<'f> {
             pins.insert(*turn, Pin::ByCaller);
         }
         self.pins.extend(pins);
+    }
+
+    /// Pins older turns whose calls still wait for results, the newest first, within their part of the limit: a
+    /// result without its call would go, even at the end of a request.
+    fn pin_waiting(&mut self) {
+        let most_tokens = self.state.profile.limit_tokens / WAITING_PARTS;
+        let mut tokens = 0;
+        let waits = |turn: &&usize| self.turn(**turn).is_open();
+        let waiting = self.older().iter().rev().filter(waits).copied().take_while(|turn| {
+            tokens += self.turn(*turn).tokens;
+            tokens <= most_tokens
+        });
+        let waiting: Vec<usize> = waiting.collect();
+        self.pins.extend(waiting.into_iter().map(|turn| (turn, Pin::ByCaller)));
     }
 
     /// Returns the older turns that are notes of earlier compactions, sent back by the caller.

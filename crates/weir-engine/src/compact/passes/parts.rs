@@ -70,6 +70,7 @@ impl Compaction<'_> {
         let late =
             named.late.iter().map(|(message, part)| (*message, root(&mut named.groups, *part)));
         let late: Vec<(usize, usize)> = late.collect();
+        let last = self.state.messages.facts.len() - 1;
         for (first, group) in all {
             let sum = |of: fn(&Part) -> u32| group.iter().map(|part| of(part)).sum::<u32>();
             let is_complete = sum(|part| part.calls) == sum(|part| part.results);
@@ -79,7 +80,9 @@ impl Compaction<'_> {
             });
             let is_held =
                 |part: &&Part| part.is_held || self.answers_program(part, &named.chains, &group);
-            if !is_complete || answers_others || group.iter().any(is_held) {
+            // The last message stays, and so does the call that it answers.
+            let is_last = late.contains(&(last, first));
+            if !is_complete || answers_others || is_last || group.iter().any(is_held) {
                 continue;
             }
             if self.state.sizes.request_tokens + self.state.opening_tokens() <= self.most_tokens() {

@@ -123,6 +123,34 @@ fn calls_that_are_answered_late_leave_room() {
     }
 }
 
+/// The last item answers a call that others have followed since.
+#[test]
+fn an_answer_at_the_end_stays_with_its_call() {
+    let named = |kind: &str, id: &str| {
+        let output = "The gate of the lock is green. ".repeat(12);
+        json!({"type": kind, "call_id": id, "name": "look", "arguments": "{}", "output": output})
+    };
+    for others in 1..40_usize {
+        let mut input = vec![json!({"role": "user", "content": "Look at all gates."})];
+        input.push(named("function_call", "slow"));
+        for nth in 0..others {
+            input.push(named("function_call", &format!("c{nth}")));
+            input.push(named("function_call_output", &format!("c{nth}")));
+        }
+        input.push(named("function_call_output", "slow"));
+        let body = json!({"model": "m", "input": input}).to_string();
+        let request = Protocol::Responses.read(body.as_bytes(), 10_000).expect("a request");
+        let options = PlanOptions::new("m", Encoding::Estimate, 3_000);
+        let plan = plan(&request, &options, &NoSummaries).expect("it fits");
+        let sent: Value =
+            serde_json::from_str(plan.body.as_deref().unwrap_or(&body)).expect("JSON");
+        let sent = sent["input"].as_array().expect("a list");
+        assert_eq!(sent.last().map(|item| &item["call_id"]), Some(&json!("slow")), "{others}");
+        let is_call = |item: &&Value| item["type"] == "function_call" && item["call_id"] == "slow";
+        assert_eq!(sent.iter().filter(is_call).count(), 1, "{others}");
+    }
+}
+
 #[test]
 fn a_program_stays_with_its_calls() {
     let mut messages = vec![user("Look at all gates.")];
