@@ -12,14 +12,16 @@ const MOST_LINES: &[(&str, usize)] = &[
     // a provider's tools, and constant parts of prompts. Limits by price. What a provider leaves out of a prompt.
     // Lines that the recall tool finds, marks of cuts inside a line, lists of tasks by their states. Searches and
     // counts that are made once, so that heavy requests cost less. Late results that go alone, parts in front of prompts.
-    ("crates/weir-engine/src/compact/", 15_225),
+    // Calls that wait for results.
+    ("crates/weir-engine/src/compact/", 15_240),
     // Sizes of what observe mode plans; early compactions and plans without a body, for replays.
     ("crates/weir-engine/src/plan/", 1036),
     // Details of images.
     ("crates/weir-engine/src/tokens/", 1965),
     // Refusals as too long, failed answers and bounds of holds, as providers word them. Calls that are repeated,
-    // with arguments and results of any form. Content by address, wordings without accents.
-    ("crates/weir-engine/src/wire/", 10_702),
+    // with arguments and results of any form. Content by address, wordings without accents. Broken answers that
+    // do not go on.
+    ("crates/weir-engine/src/wire/", 10_712),
     // The compressor that judges whole messages.
     ("crates/weir-bench/src/", 1700),
     // The bill of conversations by the rules of providers' caches, readers of logs of gateways and agents, the

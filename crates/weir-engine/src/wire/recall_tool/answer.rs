@@ -29,8 +29,9 @@ pub fn read(protocol: Protocol, name: &str, body: &[u8]) -> Round {
 
 /// Returns a round of these calls, whose answer is `assistant`.
 fn round(tally: Tally, is_whole: bool, assistant: impl FnOnce() -> String) -> Round {
-    let next = tally.next(is_whole);
-    Round { next, calls: tally.calls, others: tally.others, assistant: assistant(), usage: None }
+    let assistant = assistant();
+    let next = tally.next(is_whole).sound(&assistant);
+    Round { next, calls: tally.calls, others: tally.others, assistant, usage: None }
 }
 
 /// Whether an element of a chat's `tool_calls` is a call of the tool.

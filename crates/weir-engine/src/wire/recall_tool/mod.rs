@@ -14,6 +14,8 @@ mod tests;
 mod text;
 mod usage;
 
+use serde::de::IgnoredAny;
+
 use super::Protocol;
 use super::json;
 use text::{Object, is_object, literal};
@@ -149,6 +151,14 @@ pub enum Next {
     Ended,
     /// It is incomplete: a stream without its last event, or no answer of the protocol.
     Cut,
+}
+
+impl Next {
+    /// Does not go on with an answer that is no JSON.
+    fn sound(self, assistant: &str) -> Self {
+        let is_sound = || serde_json::from_str::<IgnoredAny>(&format!("[{assistant}]")).is_ok();
+        if self == Self::Recall && !is_sound() { Self::Ended } else { self }
+    }
 }
 
 /// One answer of the upstream.

@@ -362,6 +362,7 @@ impl Rounds {
             ProtocolEvents::Responses(own) => own.assistant(),
             ProtocolEvents::Messages(own) => own.assistant(),
         };
+        let next = next.sound(&assistant);
         let Tally { calls, others, .. } = shared.tally.clone();
         let round = Round { next, calls, others, assistant, usage: shared.usage.clone() };
         if next != Next::Recall {
