@@ -3,8 +3,8 @@
 
 use jiff::tz::TimeZone;
 
-use super::OnFailure;
 use super::reader::settings;
+use super::{Clamp, OnFailure};
 
 settings! {
     /// `[budgets]`: how budgets are enforced.
@@ -12,8 +12,8 @@ settings! {
     Budgets from keys {
         /// Time zone for the start of hours, days, weeks and months.
         time_zone: TimeZone = keys.text("time_zone", time_zone),
-        /// Whether a request's output limit is lowered, or added, to fit the rest of its budgets.
-        clamp: bool = keys.get("clamp"),
+        /// What is lowered so that budgets last.
+        clamp: Clamp = keys.get("clamp"),
         /// How long a request waits for other requests that hold the remaining amount.
         wait_ms: u64 = keys.get("wait_ms"),
         /// Handling of requests while the state of a budget is unknown.

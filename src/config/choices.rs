@@ -43,6 +43,15 @@ worded! {
         Keys = "keys",
     }
 
+    /// What weir lowers in requests so that their budgets last.
+    Clamp {
+        Off = "off",
+        /// The output limit, to what is left.
+        Output = "output",
+        /// Also the limit of conversations, to half of it, once most of a budget is spent.
+        Context = "context",
+    }
+
     /// Who compacts a conversation if its caller asks for it.
     CompactsBy {
         /// The upstream if it is OpenAI's or Anthropic's own, else weir.

@@ -37,8 +37,8 @@ pub use budgets::Budgets;
 pub use checks::is_database_url;
 use checks::{address, host_name, network, origin, store_path, store_url};
 pub use choices::{
-    AskUsage, AuthMode, CompactsBy, LargerWhen, LateSystem, LogFormat, Mode, OnFailure, Originals,
-    SummaryMode, UnknownPrice,
+    AskUsage, AuthMode, Clamp, CompactsBy, LargerWhen, LateSystem, LogFormat, Mode, OnFailure,
+    Originals, SummaryMode, UnknownPrice,
 };
 pub use conversations::Conversations;
 pub use events::{EventKind, Events};

@@ -1,7 +1,7 @@
 //! Keys of memory, the store, shared counters, the journal and budgets.
 
 use super::{DAY_MS, EMPTY, GIB, HOUR_MS, Kind::*, Section, keys};
-use crate::config::choices::{OnFailure, words};
+use crate::config::choices::{Clamp, OnFailure, words};
 
 /// A century.
 const MAX_DAYS: u64 = 36_500;
@@ -116,9 +116,11 @@ pub(in crate::config) const BUDGETS: Section = Section {
         /// Time zone for the start of hours, days, weeks and months: an IANA name, such as
         /// "Europe/Berlin".
         time_zone = "UTC", Text("time zone"), Restart;
-        /// Whether a request's output limit is lowered, or added, to fit the rest of its budgets,
-        /// so that they are never overspent. Otherwise output beyond the estimate overspends them.
-        clamp = true, Switch, Restart;
+        /// What is lowered so that budgets last. "output": a request's output limit is lowered, or
+        /// added, to fit the rest, so that they are never overspent. "context": also, once 80 % of a
+        /// budget of the caller are spent, conversations have half of their limit. "off": neither;
+        /// output beyond the estimate overspends.
+        clamp = "output", Choice(words::<Clamp>), Restart;
         /// How long a request waits for other requests that hold the remaining amount.
         wait_ms = 30000, Whole(0, HOUR_MS), Restart;
         /// While the state of a budget is unknown, "open" sends requests anyway and "closed"

@@ -9,9 +9,9 @@ use super::problems::PROBLEMS;
 use super::*;
 use crate::config::keys::{Kind, SECTIONS};
 use crate::config::{
-    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, Conversations,
-    DEFAULT_TOML, EventKind, Events, Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure,
-    Originals, Prices, SecretPlace, Traces, UnknownPrice, Upstream, load,
+    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, Clamp, CompactsBy, ConnectTls,
+    Conversations, DEFAULT_TOML, EventKind, Events, Learning, ListenTls, LogFormat, Mode,
+    ModelEntry, OnFailure, Originals, Prices, SecretPlace, Traces, UnknownPrice, Upstream, load,
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
@@ -217,7 +217,7 @@ const EVERY_KEY: &str = r#"
         receipts = true
         [budgets]
         time_zone = "Europe/Berlin"
-        clamp = false
+        clamp = "off"
         wait_ms = 0
         on_failure = "closed"
         [events]
@@ -353,7 +353,7 @@ fn every_key_of_conversations() -> Conversations {
 fn every_key_of_budgets() -> Budgets {
     Budgets {
         time_zone: jiff::tz::TimeZone::get("Europe/Berlin").expect("it is shipped"),
-        clamp: false,
+        clamp: Clamp::Off,
         wait_ms: 0,
         on_failure: OnFailure::Closed,
     }

@@ -132,6 +132,8 @@ pub struct RequestOptions {
     pub policy: Option<String>,
     /// Limits learned from the refusal of this very request, instead of the stored ones.
     pub learned: Option<LearnedLimits>,
+    /// Whether the caller's budgets are nearly spent, so that it has half of its limit.
+    pub is_tight: bool,
     /// Output limit of each answer that its budgets have room for.
     pub max_output_tokens: Option<u64>,
     /// Class of the request by its client's headers.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{OnceCell, OwnedMutexGuard, Semaphore};
 use tokio::time::Instant;
 
-use crate::config::{Config, OnFailure, Priced};
+use crate::config::{Clamp, Config, OnFailure, Priced};
 use crate::proxy::admit::attribution::{BodyLabels, ConversationKey};
 use crate::proxy::admit::caller::runs_model;
 use crate::proxy::admit::request::on_time;
@@ -162,7 +162,7 @@ impl Journal {
         let held = self.hold(party, &desired).await;
         self.metrics().waited(Queue::Budget, queued.elapsed());
         let mut holding = held?;
-        let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp);
+        let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp != Clamp::Off);
         if let Some(granted) = granted.filter(|_| holding.is_reduced && planned.is_clampable) {
             job.options.max_output_tokens = Some(granted);
             let again = planner.plan_job(job).await?;

@@ -489,9 +489,9 @@ fn refusal(kind: ErrorKind) -> Option<&'static str> {
 
 /// Returns a word of `x-weir-action` as a fixed label.
 fn known_action(word: &str) -> Option<&'static str> {
-    const ACTIONS: [&str; 11] = [
+    const ACTIONS: [&str; 12] = [
         "pass", "mask", "evict", "restart", "fit", "notice", "bypass", "observe", "fault",
-        "unread", "stream",
+        "unread", "stream", "tight",
     ];
     ACTIONS.into_iter().find(|known| *known == word)
 }

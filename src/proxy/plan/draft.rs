@@ -17,7 +17,7 @@ pub(super) use self::options::policy_name;
 use self::options::{
     adapt, adapt_to_price, asks_usage, class, encoding, has_no_list, is_side, mode,
     most_output_tokens, of_model, operator_tokens, prefetch, provider_decides, requested_model,
-    shortens,
+    shortens, tighten,
 };
 use super::decisions::Found;
 use super::effort;
@@ -168,6 +168,7 @@ impl Draft {
         let stored = || known.limits(job.tenant, &model, limits.configured());
         let learned = job.options.learned.unwrap_or_else(stored);
         learned.apply(&mut limits, is_model_known);
+        tighten(job, &mut limits);
         let ratio = || known.ratio(job.tenant, &model);
         let (own, is_estimated) = (found.entry.encoding, policy.counting.is_estimated);
         let (encoding, is_calibrated) = encoding(own, is_estimated, settings.token_permille, ratio);
@@ -561,6 +562,7 @@ impl Draft {
         let action = match request.provider_state {
             Some(_) if !job.options.bypass => PROVIDER_STATE,
             None if is_unread => UNREAD,
+            _ if job.options.is_tight => &format!("{}+tight", plan.action),
             _ => &plan.action,
         };
         if is_unread {

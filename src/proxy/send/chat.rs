@@ -40,9 +40,11 @@ impl<'a> Chat<'a> {
     /// minute. An upstream that fails repeatedly is skipped while there is another.
     pub async fn plan(
         settings: &'a Settings,
-        request: ChatRequest,
+        mut request: ChatRequest,
         record: &mut Record,
     ) -> Result<Self, ProxyError> {
+        let budgets = settings.journal.budgets();
+        request.options.is_tight = budgets.are_tight(|| account::account(record.caller())).await;
         let routes = settings.planner.routes();
         let asked = request.model.name.as_ref();
         let route = asked.map_or(routes.unmatched(), |model| routes.find(model));

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
+use weir::config::Clamp;
 
 use super::setting::{Budgeted, MODEL, chat, set, sum};
 use crate::keys::setting::{Key, post};
@@ -33,6 +34,35 @@ async fn what_is_over_is_refused_in_openais_shape_before_anything_is_sent() {
     assert!(message.contains("0.000001 USD of 0.000001 USD left"), "{message}");
     assert_eq!(budgeted.upstream.requests().len(), 0, "nothing was sent");
     assert_eq!(sum(&budgeted.weir.store).await.2, [], "and nothing written down");
+}
+
+/// Before a budget refuses, conversations get half of their limit.
+#[tokio::test]
+async fn a_budget_that_is_nearly_spent_makes_conversations_shorter() {
+    let budgeted = Budgeted::start(|config| config.budgets.clamp = Clamp::Context).await;
+    let more = || {
+        let turn = |number: usize| {
+            let role = if number % 2 == 0 { "user" } else { "assistant" };
+            json!({"role": role, "content": format!("gate {number} ").repeat(60)})
+        };
+        json!({"messages": (0..15).map(turn).collect::<Vec<_>>()})
+    };
+    let limit = "x-weir-max-input-tokens: 4000\r\n";
+    budgeted.set("team:research/tokens/total", "40000").await;
+    let mut words = Vec::new();
+    while let answer =
+        budgeted.weir.ask(chat(&format!("{}{limit}", budgeted.key.header()), 50, more())).await
+        && answer.status() == 200
+    {
+        let of = |name: &str| answer.header(name).map(str::to_owned).unwrap_or_default();
+        words.push((of("x-weir-action"), of("x-weir-limit-tokens")));
+    }
+    let at = words.iter().position(|(action, _)| action.contains("+tight")).expect("a step");
+    assert!(at >= 2, "{words:?}");
+    assert!(words[..at].iter().all(|(action, limit)| action == "pass" && limit == "4000"));
+    assert!(words[at..].iter().all(|own| *own == ("evict+tight".into(), "2000".into())));
+    // A fifth of the budget is left then, for more than a fifth of the requests.
+    assert!(4 * (words.len() - at) > at, "{words:?}");
 }
 
 /// A key that spends faster than a minute allows is stopped, and learns until when.
@@ -196,7 +226,7 @@ async fn where_there_is_room_requests_go_byte_for_byte() {
 
 #[tokio::test]
 async fn without_clamping_a_limit_of_the_callers_is_taken_at_its_word() {
-    let budgeted = Budgeted::start(|config| config.budgets.clamp = false).await;
+    let budgeted = Budgeted::start(|config| config.budgets.clamp = Clamp::Off).await;
     budgeted.set("all/tokens/total", "200").await;
     let refused = budgeted.chat(5, json!({"max_tokens": 4000})).await;
     assert_eq!(refused.status(), 429);

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use weir::config::Clamp;
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::RequestRow;
 
@@ -122,7 +123,7 @@ pub fn rounds(usual: u64) -> Range<u64> {
 
 async fn round(seed: u64, clamp: bool) -> Outcome {
     let budgeted = Budgeted::start(|config| {
-        config.budgets.clamp = clamp;
+        config.budgets.clamp = if clamp { Clamp::Output } else { Clamp::Off };
         config.server.max_connections = 2000;
     })
     .await;

@@ -37,7 +37,7 @@ const LANES: u64 = 24;
 /// Approximate number of requests at the upstream when each kind of trouble begins.
 const TROUBLE_AT: [u64; 4] = [80, 200, 300, 370];
 const SETTINGS: [(&str, &str); 2] =
-    [("WEIR_BUDGETS__CLAMP", "true"), ("WEIR_BUDGETS__WAIT_MS", "3000")];
+    [("WEIR_BUDGETS__CLAMP", "output"), ("WEIR_BUDGETS__WAIT_MS", "3000")];
 /// Header that identifies requests in the upstream's log: one whose connection broke may be there
 /// twice.
 const NAME: &str = "x-request-name";

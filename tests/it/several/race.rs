@@ -11,7 +11,7 @@ const INSTANCES: usize = 4;
 async fn round(seed: u64, clamp: bool) -> Outcome {
     let shared = Shared::start().await;
     shared.set("all/usd/total", crate::budgeted::race::LIMIT_USD).await;
-    let settings = [("WEIR_BUDGETS__CLAMP", if clamp { "true" } else { "false" })];
+    let settings = [("WEIR_BUDGETS__CLAMP", if clamp { "output" } else { "off" })];
     let weirs: Vec<_> = (0..INSTANCES).map(|_| shared.serve(&settings)).collect();
     let addresses: Vec<_> = weirs.iter().map(|weir| weir.address).collect();
     let raced = race(seed, &addresses, HEADER).await;

@@ -9,7 +9,7 @@ pub mod scope;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::config::{Config, OnFailure};
+use crate::config::{Clamp, Config, OnFailure};
 use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::events::Events;
@@ -34,6 +34,8 @@ use weir_store::{Store, StoreError, Tenant, now_ms};
 const MAX_OUTPUTS: u64 = 10_000;
 /// Retry delay sent if other requests hold the rest of a budget.
 const RETRY_AFTER_MS: u64 = 1000;
+/// Spent share of a budget, in percent, from which conversations get half of their limit.
+const TIGHT_PERCENT: u64 = 80;
 
 /// Holds and settles the cost of requests.
 pub struct Budgets {
@@ -142,7 +144,7 @@ impl Budgets {
         (desired, counted_as): (&Desired<'_>, &str),
         prices: impl FnOnce() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
-        let clamps = self.config.budgets.clamp;
+        let clamps = self.config.budgets.clamp != Clamp::Off;
         self.hold_as(party, counted_as, desired.as_of, |usual_tokens, _| {
             let ask = bound::conversation(desired, &prices(), usual_tokens, clamps);
             Ok((ask, bound::advice(Some(&desired.allowance))))
@@ -320,6 +322,19 @@ impl Budgets {
         let owner = Owner::new(caller, Arc::default(), "");
         let applied = self.budget_cache.of(&owner.scopes(), None).await?;
         self.counters.statuses(applied, now_ms()).await
+    }
+
+    /// Whether conversations of a caller must be shorter for its budgets to last.
+    pub async fn are_tight(&self, caller: impl FnOnce() -> ledger::Caller) -> bool {
+        if self.config.budgets.clamp != Clamp::Context {
+            return false;
+        }
+        // If they are unknown, the hold decides.
+        let statuses = self.statuses(&caller()).await.unwrap_or_default();
+        let percent = |own: &BudgetStatus| 100 * u128::from(own.count.spent);
+        statuses
+            .iter()
+            .any(|own| percent(own) >= u128::from(TIGHT_PERCENT) * u128::from(own.budget.limit))
     }
 
     /// Returns the state of the first `most` budgets and members of budgets, and the number of others.

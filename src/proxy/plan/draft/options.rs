@@ -152,6 +152,13 @@ pub(super) fn operator_tokens(
     by_name.chain(route.max_input_tokens()).min()
 }
 
+/// Halves the limit of a caller whose budgets are nearly spent.
+pub(super) fn tighten(job: &Job, limits: &mut Limits) {
+    if job.options.is_tight {
+        limits.operator_tokens = Some(limits.input_tokens() / 2);
+    }
+}
+
 /// Whether nobody set the limit of the model, known as `name`, and the upstream has not refused the request.
 pub(super) fn provider_decides(
     config: &Config,
