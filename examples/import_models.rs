@@ -172,7 +172,7 @@ fn read(name: &str, json: &str) -> Option<Model> {
     let output_tokens = listed.max_output_tokens.as_u64().filter(|&tokens| tokens > 0);
     let provider = listed.provider.unwrap_or_default();
     let limits = limits(&names::bare(name), &provider, input_tokens, output_tokens);
-    let price = price(json, is_embedding).map(|price| with_fees(names::bare(name).as_ref(), price));
+    let price = price(json, is_embedding).map(|price| with_fees(name, price));
     (is_used && named).then_some(Model { limits, price, provider })
 }
 
@@ -207,9 +207,18 @@ const FEES: [(&str, &[(Kind, u64)]); 11] = [
     ("o4", &[(Kind::WebSearch, 10)]),
 ];
 
+const CLAUDE_3_SONNET: &str = "in 3 cached 0.3 write 3.75 write1h 6 out 15";
+
 /// OpenAI's models that lists leave out, or have by the image alone although their tokens are billed, also if its
-/// tool for images calls them. Source: its pages of these models.
-const UNLISTED: [(&str, &str); 13] = [
+/// tool for images calls them; and Anthropic's older ones. Source: their pages of these models.
+const UNLISTED: [(&str, &str); 20] = [
+    ("claude-3-5-haiku", "in 0.8 cached 0.08 write 1 write1h 1.6 out 4"),
+    ("claude-3-5-sonnet", CLAUDE_3_SONNET),
+    ("claude-3-5-sonnet-latest", CLAUDE_3_SONNET),
+    ("claude-3-7-sonnet", CLAUDE_3_SONNET),
+    ("claude-3-haiku", "in 0.25 cached 0.03 write 0.3 write1h 0.5 out 1.25"),
+    ("claude-3-opus", "in 15 cached 1.5 write 18.75 write1h 30 out 75"),
+    ("claude-3-opus-latest", "in 15 cached 1.5 write 18.75 write1h 30 out 75"),
     ("gpt-4o-mini-transcribe", "in 1.25 out 5 audio_in 3"),
     ("gpt-4o-mini-tts", "in 0.6 out 12 audio_out 12"),
     ("gpt-4o-transcribe", "in 2.5 out 10 audio_in 6"),
@@ -238,7 +247,8 @@ const IN_REGION: [&str; 6] = [
 
 /// Adds the fees that lists leave out.
 fn with_fees(name: &str, mut price: Price) -> Price {
-    let own = FEES.iter().find(|(start, _)| name.starts_with(start));
+    let bare = names::bare(name);
+    let own = FEES.iter().find(|(start, _)| bare.starts_with(start));
     for (kind, dollars) in own.into_iter().flat_map(|(_, fees)| *fees) {
         let all = price.tiers.iter_mut().map(|tier| &mut tier.rates).chain([&mut price.rates]);
         for rates in all.filter(|rates| rates.get(*kind).is_none()) {

@@ -562,7 +562,7 @@ impl Draft {
         let action = match request.provider_state {
             Some(_) if !job.options.bypass => PROVIDER_STATE,
             None if is_unread => UNREAD,
-            _ if job.options.is_tight => &format!("{}+tight", plan.action),
+            _ if job.options.is_tight && !job.options.bypass => &format!("{}+tight", plan.action),
             _ => &plan.action,
         };
         if is_unread {
