@@ -202,7 +202,9 @@ fn check_spliced(request: &Request<'_>, plan: &Plan, measure: Measure) -> u64 {
         if !edits.iter().any(|(edited, edit)| *edited == index && is_own(edit)) {
             assert_eq!(*raw, received, "a message without an edit is unchanged");
         } else {
-            assert_same_beside_texts(&message, received);
+            let is_clip = |edit: &Edit| matches!(edit, Edit::Arguments(_));
+            let has_clips = edits.iter().any(|(edited, edit)| *edited == index && is_clip(edit));
+            assert_same_beside_texts(&message, received, has_clips);
         }
         counted_tokens += measure.fact(&message).tokens;
     }
@@ -218,7 +220,7 @@ fn outside<'a>(request: &Request<'a>) -> (&'a str, &'a str) {
     (&request.text[..offset(first)], &request.text[offset(last) + last.len()..])
 }
 
-fn assert_same_beside_texts(sent: &Message<'_>, received: &str) {
+fn assert_same_beside_texts(sent: &Message<'_>, received: &str, has_clipped_calls: bool) {
     let received = PROTOCOL.read_message(received).expect("it was read before");
     assert_eq!(sent.role, received.role);
     assert_eq!(sent.name, received.name);
@@ -228,7 +230,9 @@ fn assert_same_beside_texts(sent: &Message<'_>, received: &str) {
         let calls = message.calls.iter();
         calls.map(|call| format!("{}({})", call.name, call.arguments)).collect::<Vec<_>>()
     };
-    assert_eq!(calls(sent), calls(&received));
+    if !has_clipped_calls {
+        assert_eq!(calls(sent), calls(&received));
+    }
 }
 
 #[track_caller]

@@ -42,10 +42,11 @@ struct List<'a> {
     containers: Vec<Container<'a>>,
 }
 
-/// Place of a block in the body, and whether it is a result.
+/// Place of a block in the body, whether it is a result, and whether it names a role.
 struct Place {
     span: Range<usize>,
     is_result: bool,
+    has_role: bool,
 }
 
 impl<'a> List<'a> {
@@ -79,7 +80,9 @@ impl<'a> List<'a> {
         let role = role.unwrap_or_default();
         let blocks = blocks.unwrap_or_default();
         let is_user = json::string(role).is_some_and(|role| role == "user");
-        let is_split = is_user && blocks.iter().any(|block| block.is_result);
+        // A block with a role, which no provider has, would look like a message if it stood alone.
+        let has_roles = blocks.iter().any(|block| block.has_role);
+        let is_split = is_user && !has_roles && blocks.iter().any(|block| block.is_result);
         if is_split && is_marked {
             let expected = "on a block of the content, if a message holds results of tools";
             return Some(Err(wrong("weir", expected)));
@@ -120,17 +123,18 @@ fn content_blocks(walk: &mut Walk<'_>) -> Option<Vec<Place>> {
     walk.elements(|walk| {
         let is_object = walk.peek()? == b'{';
         let start = walk.position();
-        let mut is_result = false;
+        let (mut is_result, mut has_role) = (false, false);
         if is_object {
             walk.members(|name, walk| {
                 let value = walk.value()?;
+                has_role |= name == "\"role\"" || name.contains('\\');
                 is_result |= name == "\"type\"" && value == RESULT;
                 Some(())
             })?;
         } else {
             walk.value()?;
         }
-        blocks.push(Place { span: start..walk.position(), is_result });
+        blocks.push(Place { span: start..walk.position(), is_result, has_role });
         Some(())
     })?;
     Some(blocks)
@@ -617,6 +621,21 @@ mod tests {
         assert_eq!(read[5].texts(), ["\"Go on.\"", "\"Quick.\""]);
         let places: Vec<_> = request.containers.iter().map(|own| own.messages.clone()).collect();
         assert_eq!(places, [1..2, 2..3, 3..6, 6..7, 7..8]);
+    }
+
+    /// A block that names a role looks like a message if it stands alone, and would hide what follows it.
+    #[test]
+    fn blocks_with_a_role_stay_in_their_message() {
+        for key in ["role", r"r\u006fle"] {
+            let body = format!(
+                r#"{{"messages":[{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"t","content":"ok"}},{{"{key}":"user","type":"text","text":"Go."}},{{"type":"text","text":"On."}}]}}]}}"#
+            );
+            let request = Protocol::Messages.read(body.as_bytes(), 10).expect("readable");
+            let [raw] = request.messages[..] else { panic!("{:?}", request.messages) };
+            let message = Protocol::Messages.read_message(raw).expect("readable");
+            let texts = message.texts();
+            assert!(texts.iter().any(|text| text.contains("On.")), "{key}: {texts:?}");
+        }
     }
 
     #[test]
