@@ -42,7 +42,7 @@ async fn a_budget_that_is_nearly_spent_makes_conversations_shorter() {
     let budgeted = Budgeted::start(|config| config.budgets.clamp = Clamp::Context).await;
     let more = || {
         let turn = |number: usize| {
-            let role = if number % 2 == 0 { "user" } else { "assistant" };
+            let role = if number.is_multiple_of(2) { "user" } else { "assistant" };
             json!({"role": role, "content": format!("gate {number} ").repeat(60)})
         };
         json!({"messages": (0..15).map(turn).collect::<Vec<_>>()})
