@@ -65,8 +65,8 @@ const CONCLUSION_WORTH: f64 = 0.014;
 /// Worth per token of a line that differs from all others of a result, with its mark and the line that names it.
 const ODD_WORTH: f64 = 0.02;
 /// Maximum gap, in units and tokens, that is filled.
-const FILL_UNITS: usize = 4;
-const FILL_TOKENS: f64 = 36.0;
+const FILL_UNITS: usize = 6;
+const FILL_TOKENS: f64 = 48.0;
 /// Number of candidates without room after which all without room are dropped for the first time.
 const FIRST_MISSES: usize = 64;
 
