@@ -85,6 +85,8 @@ struct Sending {
     /// Probe of the model's limits, completed if the upstream accepts the request.
     probe: Option<Arc<Probe>>,
     status: Option<StatusCode>,
+    /// Whether the answer failed before its first content, although it came with a success.
+    has_failed: bool,
     first_byte_ms: Option<u64>,
 }
 
@@ -574,6 +576,21 @@ impl Record {
         self.sending.status.is_some_and(|status| status.is_success())
     }
 
+    /// Records whether the answer failed before its first content, although it came with a success.
+    pub fn has_failed(&mut self, has_failed: bool) {
+        self.sending.has_failed = has_failed;
+    }
+
+    /// Returns what was metered of the answer. Nobody charges for one that failed before its content.
+    fn metered(&self) -> Metered {
+        let metered = match self.sending.has_failed {
+            true => Metered { failed: true, done: true, ..Metered::default() },
+            false => self.metered.clone(),
+        };
+        let named = || self.plan.passed.model.get().cloned();
+        Metered { model: self.metered.model.clone().or_else(named), ..metered }
+    }
+
     /// Returns the account and its settlement data, on the first call only.
     pub fn end(&mut self) -> Option<(Account, Ended)> {
         if let Some(probe) = self.sending.probe.take().filter(|_| self.is_success()) {
@@ -589,10 +606,7 @@ impl Record {
             },
             outcome: self.outcome.name(),
             status: self.sending.status.map(|status| status.as_u16()),
-            metered: Metered {
-                model: self.metered.model.clone().or_else(|| self.plan.passed.model.get().cloned()),
-                ..self.metered.clone()
-            },
+            metered: self.metered(),
             first_byte_ms: self.sending.first_byte_ms,
             total_ms: Some(millis(self.times.begun.elapsed())),
             is_replaced: false,

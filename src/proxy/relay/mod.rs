@@ -34,6 +34,7 @@ pub fn relay(
     keeping: Option<Keeping>,
 ) -> Response<Body> {
     record.answered(inbound.status, is_event_stream(&inbound.headers));
+    record.has_failed(inbound.failed.is_some());
     let meter = meter(&inbound.headers);
     let (upstream, has_left, settling) = (inbound.body, false, None);
     let relay = Relay { upstream, meter, record, keeping, has_left, settling };

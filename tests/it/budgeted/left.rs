@@ -153,6 +153,29 @@ async fn a_stream_that_is_cut_or_left_spends_its_hold() {
     assert!(spent >= 1000 * 600, "{spent}: {row:?}");
 }
 
+/// Nobody charges for an answer that failed before its content, although no other attempt follows.
+#[tokio::test]
+async fn answers_that_failed_cost_nothing() {
+    for answer in [
+        r#"{"detail":"overloaded"}"#,
+        r#"{"object":"error","message":"overloaded","code":503}"#,
+        r#"{"success":false}"#,
+        r#"{"choices":[{"index":0,"finish_reason":"error","error":{"code":502}}]}"#,
+        r#"{"error":{"message":"overloaded"}}"#,
+    ] {
+        let mut held = Held::start(|config| config.upstream.max_retries = 0).await;
+        let mut wire = Wire::connect(held.weir.address).await;
+        let body = hello(&json!({"max_tokens": 1000})).to_string();
+        wire.send(post("/v1/chat/completions", &format!("{KEY}connection: close\r\n"), body)).await;
+        held.upstream.next().await.answer(answered(answer));
+        let received = wire.message().await.expect("an answer");
+        assert_eq!(received.body, answer.as_bytes());
+        drop(wire);
+        let (row, spent) = held.settled().await;
+        assert_eq!((spent, row.settlement.cost_nano_usd), (0, Some(0)), "{answer}: {row:?}");
+    }
+}
+
 #[tokio::test]
 async fn pictures_and_speech_spend_their_hold() {
     for (path, answer) in [
