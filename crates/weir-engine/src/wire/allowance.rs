@@ -175,7 +175,11 @@ impl Allowance {
         let most_calls = allowance.most_calls.unwrap_or(u64::MAX);
         allowance.searches = allowance.searches.min(most_calls);
         allowance.tool_calls = allowance.tool_calls.min(most_calls);
-        let limits: Vec<Option<u64>> = limits_of(&members).into_iter().map(json::count).collect();
+        if protocol == Some(Protocol::Responses) {
+            allowance.is_elsewhere |= has_references(&members);
+        }
+        let limit = |raw| read_limit(raw, protocol);
+        let limits: Vec<Option<u64>> = limits_of(&members).into_iter().map(limit).collect();
         // One that cannot be read may be none: -1 in llama.cpp and Ollama.
         allowance.is_limited = is_limited(&members, protocol) && limits.iter().all(Option::is_some);
         allowance.limit_tokens = limits.into_iter().flatten().max().unwrap_or(0);
@@ -447,6 +451,22 @@ fn is_by_id(raw: &str) -> bool {
     has("id") && !has("data")
 }
 
+/// Reads an output limit. Outside Messages 0 is none, as -1 is: Ollama stops only at a limit above it.
+fn read_limit(raw: &str, protocol: Option<Protocol>) -> Option<u64> {
+    let is_counted = |tokens: &u64| *tokens > 0 || protocol == Some(Protocol::Messages);
+    json::count(raw).filter(is_counted)
+}
+
+/// Whether an item of Responses refers to an earlier one without its type: it has neither type nor role.
+fn has_references(members: &Members<'_>) -> bool {
+    let input = members.iter().find(|(name, _)| name == "input").map(|(_, raw)| *raw);
+    let items = input.and_then(json::elements).unwrap_or_default();
+    items.iter().filter_map(|item| json::members(item)).any(|item| {
+        let says = |key: &str| item.iter().any(|(name, raw)| name == key && *raw != "null");
+        !says("type") && !says("role")
+    })
+}
+
 /// Whether a limit that every provider of the protocol obeys is given, and none is unreadable.
 fn is_limited(members: &Members<'_>, protocol: Option<Protocol>) -> bool {
     let own: &[&str] = match protocol {
@@ -455,7 +475,7 @@ fn is_limited(members: &Members<'_>, protocol: Option<Protocol>) -> bool {
         Some(Protocol::Chat) | None => &["max_tokens", "max_completion_tokens"],
     };
     let given = members.iter().filter(|(name, raw)| own.contains(&name.as_ref()) && *raw != "null");
-    let mut counts = given.map(|(_, raw)| json::count(raw)).peekable();
+    let mut counts = given.map(|(_, raw)| read_limit(raw, protocol)).peekable();
     counts.peek().is_some() && counts.all(|count| count.is_some())
 }
 
@@ -637,6 +657,8 @@ mod tests {
             (r#"{"max_tokens":10,"options":{"num_predict":-1}}"#, 10, false),
             (r#"{"max_tokens":null}"#, 0, false),
             (r#"{"max_tokens":1e2}"#, 100, true),
+            (r#"{"max_tokens":0}"#, 0, false),
+            (r#"{"max_tokens":"0","max_completion_tokens":null}"#, 0, false),
             (r#"{"max_output_tokens":20}"#, 20, false),
         ] {
             let read = of(body);
@@ -645,6 +667,14 @@ mod tests {
         let responses = br#"{"max_output_tokens":20}"#;
         let read = Allowance::of(responses, Some(Protocol::Responses)).expect("an object");
         assert_eq!((read.limit_tokens, read.is_limited), (20, true));
+        for (input, is_elsewhere) in [
+            (r#"{"input":[{"id":"msg_1"},{"role":"user","content":"go"}]}"#, true),
+            (r#"{"input":[{"id":"rs_1","type":null}]}"#, true),
+            (r#"{"input":[{"role":"user","content":"go"},{"type":"reasoning","id":"r"}]}"#, false),
+        ] {
+            let read = Allowance::of(input.as_bytes(), Some(Protocol::Responses));
+            assert_eq!(read.expect("an object").is_elsewhere, is_elsewhere, "{input}");
+        }
     }
 
     #[test]

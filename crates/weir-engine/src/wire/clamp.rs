@@ -30,7 +30,8 @@ pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
     limits.sort_unstable_by_key(|(raw, _)| Reverse(offset(raw)));
     let edited_bytes = body.len();
     for (raw, tokens) in limits {
-        if json::count(raw).is_some_and(|asked| asked <= tokens) {
+        // A limit of 0 is none for some servers.
+        if json::count(raw).is_some_and(|asked| asked > 0 && asked <= tokens) {
             continue;
         }
         let at = offset(raw);
