@@ -635,13 +635,13 @@ impl Drop for Unsent<'_> {
     }
 }
 
-/// Refuses a request because the store cannot be written.
 /// Reads what a request allows its provider to charge for; `None` if the body is no JSON object.
 async fn read_allowance(body: &Bytes, protocol: Option<Protocol>) -> Option<Allowance> {
     let body = body.clone();
     on_time(body.len(), move || Allowance::of(&body, protocol)).await.ok()?
 }
 
+/// Refuses a request because the store cannot be written.
 fn unwritten(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be recorded");
     ProxyError {

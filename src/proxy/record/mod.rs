@@ -576,14 +576,15 @@ impl Record {
         self.sending.status.is_some_and(|status| status.is_success())
     }
 
-    /// Records whether the answer failed before its first content, although it came with a success.
-    pub fn has_failed(&mut self, has_failed: bool) {
-        self.sending.has_failed = has_failed;
+    /// Records that the answer failed before its first content, although it came with a success.
+    pub fn failed_at_opening(&mut self) {
+        self.sending.has_failed = true;
     }
 
-    /// Returns what was metered of the answer. Nobody charges for one that failed before its content.
+    /// Returns the figures of the answer. Nobody charges for one that failed before its content, unless
+    /// content follows.
     fn metered(&self) -> Metered {
-        let metered = match self.sending.has_failed {
+        let metered = match self.sending.has_failed && self.metered.said_bytes == 0 {
             true => Metered { failed: true, done: true, ..Metered::default() },
             false => self.metered.clone(),
         };

@@ -34,7 +34,9 @@ pub fn relay(
     keeping: Option<Keeping>,
 ) -> Response<Body> {
     record.answered(inbound.status, is_event_stream(&inbound.headers));
-    record.has_failed(inbound.failed.is_some());
+    if inbound.failed.is_some() {
+        record.failed_at_opening();
+    }
     let meter = meter(&inbound.headers);
     let (upstream, has_left, settling) = (inbound.body, false, None);
     let relay = Relay { upstream, meter, record, keeping, has_left, settling };

@@ -65,6 +65,26 @@ async fn a_budget_that_is_nearly_spent_makes_conversations_shorter() {
     assert!(4 * (words.len() - at) > at, "{words:?}");
 }
 
+/// A limit that is no number, or none, is longer once it is lowered; the request for usage stands behind it.
+#[tokio::test]
+async fn a_limit_that_grows_moves_nothing_else() {
+    for given in ["0", "-1", "\"0\""] {
+        let budgeted = Budgeted::start(|_| {}).await;
+        budgeted.set("all/tokens/total", "200").await;
+        let body = format!(
+            r#"{{"model":"{MODEL}","max_tokens":{given},"stream":true,"messages":[{{"role":"user","content":"hi"}}]}}"#
+        );
+        let request = post("/v1/chat/completions", &budgeted.key.header(), body);
+        let answer = budgeted.weir.ask(request).await;
+        assert_eq!(answer.status(), 200, "{given}: {answer:?}");
+        let body = sent(&budgeted, 0);
+        assert!((1..=200).contains(&body["max_tokens"].as_u64().expect("a limit")), "{body}");
+        assert_eq!(body["stream_options"], json!({"include_usage": true}), "{given}: {body}");
+        let (_, spent, _) = sum(&budgeted.weir.store).await;
+        assert!(spent <= 200, "{given}: {spent}");
+    }
+}
+
 /// A key that spends faster than a minute allows is stopped, and learns until when.
 #[tokio::test]
 async fn a_minute_is_a_brake() {

@@ -194,7 +194,7 @@ pub(super) fn body(
         return (None, None);
     }
     let mut body = splice::apply(request.protocol, request, edits);
-    // These move nothing, so the usage request keeps its position.
+    // A cleared list of tools moves nothing, so the usage request keeps its position.
     if let Some(tools) = &frame.tools
         && let Some(place) = json::member(&body, "tools").map(|own| {
             let start = own.as_ptr() as usize - body.as_ptr() as usize;
@@ -203,10 +203,9 @@ pub(super) fn body(
     {
         body.replace_range(place, tools);
     }
-    if let Some(tokens) = frame.clamp {
-        clamp::put(request, &mut body, tokens);
-    }
-    let asked = frame.usage_option.map(|option| option.add_to(request, &mut body));
+    let grown = frame.clamp.map(|tokens| clamp::put(request, &mut body, tokens));
+    let grown = grown.unwrap_or_default();
+    let asked = frame.usage_option.map(|option| option.add_to(request, &mut body, &grown));
     // After all else, so that the usage request keeps its position.
     if let Some(tokens) = frame.clamp {
         clamp::add(request, model, &mut body, tokens);

@@ -178,7 +178,7 @@ impl Allowance {
         if protocol == Some(Protocol::Responses) {
             allowance.is_elsewhere |= has_references(&members);
         }
-        let limit = |raw| read_limit(raw, protocol);
+        let limit = |raw| output_limit(raw, protocol);
         let limits: Vec<Option<u64>> = limits_of(&members).into_iter().map(limit).collect();
         // One that cannot be read may be none: -1 in llama.cpp and Ollama.
         allowance.is_limited = is_limited(&members, protocol) && limits.iter().all(Option::is_some);
@@ -452,7 +452,7 @@ fn is_by_id(raw: &str) -> bool {
 }
 
 /// Reads an output limit. Outside Messages 0 is none, as -1 is: Ollama stops only at a limit above it.
-fn read_limit(raw: &str, protocol: Option<Protocol>) -> Option<u64> {
+pub(super) fn output_limit(raw: &str, protocol: Option<Protocol>) -> Option<u64> {
     let is_counted = |tokens: &u64| *tokens > 0 || protocol == Some(Protocol::Messages);
     json::count(raw).filter(is_counted)
 }
@@ -475,7 +475,7 @@ fn is_limited(members: &Members<'_>, protocol: Option<Protocol>) -> bool {
         Some(Protocol::Chat) | None => &["max_tokens", "max_completion_tokens"],
     };
     let given = members.iter().filter(|(name, raw)| own.contains(&name.as_ref()) && *raw != "null");
-    let mut counts = given.map(|(_, raw)| read_limit(raw, protocol)).peekable();
+    let mut counts = given.map(|(_, raw)| output_limit(raw, protocol)).peekable();
     counts.peek().is_some() && counts.all(|count| count.is_some())
 }
 

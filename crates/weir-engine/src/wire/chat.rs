@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use super::allowance::output_limit;
 use super::beginning::Begun;
 use super::body::model as read_model;
 use super::body::{Members, expect_string, fields, pin, wrong};
@@ -78,7 +79,7 @@ pub(super) fn read<'a>(
         missing_usage_option: stream
             .filter(|stream| *stream == "true")
             .and_then(|stream| UsageOption::missing(text, stream, stream_options)),
-        max_output_tokens: given.clone().filter_map(json::count).max(),
+        max_output_tokens: given.clone().filter_map(limit).max(),
         output_limits: given.filter(|raw| *raw != "null").collect(),
         absent_limits: limits
             .into_iter()
@@ -98,6 +99,10 @@ pub(super) fn read<'a>(
         leading: members.leading,
         labels: members.labels,
     })
+}
+
+fn limit(raw: &str) -> Option<u64> {
+    output_limit(raw, Some(Protocol::Chat))
 }
 
 /// Members of a message that weir acts on; each may be given once.

@@ -8,8 +8,10 @@ use super::allowance::{self, LEAST_THINKING_TOKENS};
 use super::{Request, json};
 
 /// Lowers any output limit in `body` to at most `tokens`, and limits on thinking in the same proportion,
-/// below it. `body` is that of `request` with any of its messages changed.
-pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
+/// below it. `body` is that of `request` with any of its messages changed. Returns the places in the text of
+/// `request`, in bytes, at which values became longer, each with the number of bytes.
+pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) -> Vec<(usize, usize)> {
+    let mut grown = Vec::new();
     let text = request.text;
     let offset = |raw: &str| raw.as_ptr() as usize - text.as_ptr() as usize;
     let first = request.listed().first().map(|raw| offset(raw));
@@ -42,13 +44,16 @@ pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
         };
         let lower = format!("{tokens:<width$}", width = raw.len());
         body.replace_range(start..start + raw.len(), &lower);
+        grown.push((at, lower.len() - raw.len()));
     }
+    grown
 }
 
 /// Returns the largest output limit in `request`; `None` if it has none, or one that is no number.
 pub fn largest(request: &Request<'_>) -> Option<u64> {
     let limits = allowance::limits(request);
-    let counts: Option<Vec<u64>> = limits.into_iter().map(json::count).collect();
+    let limit = |raw| allowance::output_limit(raw, Some(request.protocol));
+    let counts: Option<Vec<u64>> = limits.into_iter().map(limit).collect();
     counts?.into_iter().max()
 }
 

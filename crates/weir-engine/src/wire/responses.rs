@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use super::allowance::output_limit;
 use super::beginning::Begun;
 use super::body::{Members, expect_string, fields, member_value, model, next_fields, pin, wrong};
 use super::builtin;
@@ -191,7 +192,7 @@ pub(super) fn read<'a>(
         model: model(model_raw)?,
         stream: stream_raw == Some("true"),
         missing_usage_option: None,
-        max_output_tokens: most.and_then(json::count),
+        max_output_tokens: most.and_then(|raw| output_limit(raw, Some(Protocol::Responses))),
         output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
         absent_limits: if most.is_none() { vec!["max_output_tokens"] } else { Vec::new() },
         choices: 1,

@@ -57,15 +57,24 @@ impl UsageOption {
     }
 
     /// Adds the usage request to `body`, which is the body of `request` with any of its messages
-    /// changed.
-    pub fn add_to(self, request: &Request<'_>, body: &mut String) -> AddedUsageOption {
+    /// changed, and with values that have `grown` (see [`super::clamp::put`]).
+    pub fn add_to(
+        self,
+        request: &Request<'_>,
+        body: &mut String,
+        grown: &[(usize, usize)],
+    ) -> AddedUsageOption {
         let text = request.text;
         let offset = |raw: &&str| raw.as_ptr() as usize - text.as_ptr() as usize;
         let is_before = request.listed().first().map(offset).is_none_or(|first| self.at < first);
+        let bytes = |is_counted: fn(&usize, &usize) -> bool| {
+            let own = grown.iter().filter(|(at, _)| is_counted(at, &self.at));
+            own.map(|(_, bytes)| bytes).sum::<usize>()
+        };
         let start = match is_before {
-            true => self.at,
-            // The distance of everything after the messages to the end is unchanged.
-            false => body.len() - (text.len() - self.at),
+            true => self.at + bytes(usize::lt),
+            // Only what grew behind it changes its distance to the end.
+            false => body.len() - bytes(usize::gt) - (text.len() - self.at),
         };
         body.replace_range(start..start + self.replaced.len(), self.added);
         AddedUsageOption { start, option: self }
@@ -89,7 +98,7 @@ mod tests {
     fn asked(body: &str, edits: &[(usize, Edit)]) -> Option<(String, String)> {
         let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
         let mut sent = splice::apply(Protocol::Chat, &request, edits);
-        let asked = request.missing_usage_option?.add_to(&request, &mut sent);
+        let asked = request.missing_usage_option?.add_to(&request, &mut sent, &[]);
         let back = asked.removed_from(sent.as_bytes());
         Some((sent, String::from_utf8(back).expect("text")))
     }

@@ -314,7 +314,6 @@ pub(crate) const REQUEST_COLUMNS: &str =
     cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms,
     conversation, agent, parent, class, planned_saved_nano_usd";
 
-/// Columns that count requests, and columns whose sums can grow large.
 /// Columns of names in daily totals, and of labels that only rows of requests have.
 const NAME_COLUMNS: [&str; 4] = ["key", "team", "organisation", "\"user\""];
 const LABEL_COLUMNS: [&str; 4] = ["conversation", "agent", "parent", "class"];
@@ -322,6 +321,7 @@ const LABEL_COLUMNS: [&str; 4] = ["conversation", "agent", "parent", "class"];
 const EARLIEST_MS: u64 = 20_454 * DAY_MS;
 /// After the last day that the calendar has.
 const LAST_DAY: u64 = 4_000_000;
+/// Columns that count requests, and columns whose sums can grow large.
 pub(crate) const COUNT_COLUMNS: [&str; 5] =
     ["requests", "failed", "estimated", "partly_priced", "unpriced"];
 pub(crate) const SUM_COLUMNS: [&str; 10] = [
