@@ -152,7 +152,7 @@ class ChatWriter(Writer):
             for call in calls:
                 call["id"] = self.id("call")
             begin = self.add(self.assistant(calls), self.output(calls[0]))
-            self.waiting.append((step + 1, begin, calls[1]))
+            self.waiting.append((step + chance.choice([1, 1, 4]), begin, calls[1]))
         elif self.has("legacy") and dice < 0.4:
             name = self.made.head["tools"][0]["function"]["name"]
             call = {"name": name, "arguments": json.dumps({"path": self.text(2, 6)})}

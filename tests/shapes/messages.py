@@ -16,7 +16,7 @@ BOUND = "claude-opus-5-5"
 SHAPES = [
     "plain", "parallel", "server", "server_late", "advisor", "programmatic", "pause_turn", "mcp", "deferred", "deferred_client",
     "late_system", "volatile_head", "opaque", "unknown_parts", "thinking", "cache_marks", "behind_results", "code", "clock_head",
-    "search_results", "server_chain",
+    "search_results", "server_chain", "two_waits",
 ]  # fmt: skip
 MARK = ("cache_control",)
 MEDIA = ("data", "url", "signature", "encrypted_content", "encrypted_index", "encrypted_stdout", "cache_control", "type", "id", "tool_use_id", "caller")
@@ -108,7 +108,7 @@ class MessagesWriter(Writer):
 
     def tools(self):
         tools = [self.tool(f"tool_{n}") for n in range(self.chance.randint(1, 6))]
-        if self.has("server") or self.has("server_late") or self.has("pause_turn") or self.has("server_chain"):
+        if self.has("server") or self.has("server_late") or self.has("pause_turn") or self.has("server_chain") or self.has("two_waits"):
             tools += [{"type": "web_search_20250305", "name": "web_search"}, {"type": "web_fetch_20250910", "name": "web_fetch"}]
         if self.has("advisor"):
             tools.append({"type": "advisor_20260301", "name": "advisor", "model": "claude-opus-4-8"})
@@ -197,7 +197,7 @@ class MessagesWriter(Writer):
     def step(self):
         makers = {
             "server": self.server, "server_late": self.server_late, "advisor": self.advisor, "programmatic": self.programmatic,
-            "pause_turn": self.pause_turn, "server_chain": self.server_chain, "mcp": self.mcp, "deferred": self.deferred, "deferred_client": self.deferred_client, "code": self.code,
+            "pause_turn": self.pause_turn, "server_chain": self.server_chain, "two_waits": self.two_waits, "mcp": self.mcp, "deferred": self.deferred, "deferred_client": self.deferred_client, "code": self.code,
         }  # fmt: skip
         special = [maker for shape, maker in makers.items() if self.has(shape)]
         dice = self.chance.random()
@@ -300,6 +300,20 @@ class MessagesWriter(Writer):
             results = [self.server_result(use)]
             self.cut()
         self.add({"role": "assistant", "content": [*results, {"type": "text", "text": self.text(3, 20)}]}, {"role": "user", "content": self.text(3, 30)})
+
+    def two_waits(self):
+        """One message has the results of servers' calls in several messages before it, and a call of the client's."""
+        waiting = []
+        for _ in range(self.chance.choice([2, 2, 3])):
+            use, client = self.server_use(self.chance.choice(["web_search", "web_fetch"])), self.tool_use()
+            waiting.append(use)
+            self.add(self.say(use, client), self.results([client]))
+            self.cut()
+            for _ in range(self.chance.choice([0, 0, 1, 3])):
+                self.round()
+                self.cut()
+        client = self.tool_use()
+        self.add({"role": "assistant", "content": [*map(self.server_result, waiting), client]}, self.results([client]))
 
     def mcp(self):
         use = {"type": "mcp_tool_use", "id": self.id("mcptoolu"), "name": "find", "server_name": "maps", "input": {"query": self.text(2, 9)}}

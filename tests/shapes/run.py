@@ -113,6 +113,26 @@ class Upstream:
         return 200, "application/json", json.dumps(answer).encode()
 
 
+# Items of what is sent, from the end, among which the results of the last message received stand.
+LAST_ITEMS = 12
+
+
+def end_of(body):
+    """The last messages, without notices of the system."""
+    items = body["messages"] if "messages" in body else body["input"]
+    return [item for item in items if item.get("role") not in ("system", "developer")][-LAST_ITEMS:]
+
+
+def answered_calls(value):
+    """The calls whose results stand in a value."""
+    if isinstance(value, list):
+        return set().union(*map(answered_calls, value))
+    if not isinstance(value, dict):
+        return set()
+    names = ["tool_call_id", "tool_use_id"] + ["call_id"] * str(value.get("type")).endswith("_output")
+    return {value[name] for name in names if value.get(name)} | answered_calls(value.get("content"))
+
+
 class Play:
     """One conversation on its way, and what was seen of it."""
 
@@ -120,6 +140,7 @@ class Play:
         self.protocol = PROTOCOLS[name]
         self.made = made
         self.faults = []
+        self.end = set()
         self.sent = []
         self.number = 0
         self.rewrites = 0
@@ -136,6 +157,8 @@ class Play:
             self.fault("invalid", wrong)
         elif total > self.made.limit:
             self.fault("above", f"{total} tokens of {self.made.limit}")
+        elif not self.end <= answered_calls(end_of(body)):
+            self.fault("lost", f"the result of a call at the end, one of {sorted(self.end)}")
         now = self.protocol.items(body)
         if now[: len(self.before)] != self.before:
             self.rewrites += 1
@@ -189,6 +212,7 @@ async def drive(play, caller, key):
             headers = {"x-api-key": key, "anthropic-version": "2023-06-01", "x-weir-max-input-tokens": made.limit}
         seen = len(play.faults)
         sent = len(play.sent)
+        play.end = answered_calls(end_of(body)[-1:])
         status, answered, text = await asyncio.wait_for(caller.post(protocol.PATH, headers, body), ANSWER_SECONDS)
         play.requests += 1
         if answered.get("x-weir-action", "pass") != "pass":
@@ -251,7 +275,7 @@ def keep(play, folder):
 
 
 class Totals:
-    COLUMNS = ["conversations", "requests", "compacted", "rewrites", "invalid", "above", "refused", "cut", "hung", "miscounted"]
+    COLUMNS = ["conversations", "requests", "compacted", "rewrites", "invalid", "above", "lost", "refused", "cut", "hung", "miscounted"]
 
     def __init__(self):
         self.all = collections.Counter()

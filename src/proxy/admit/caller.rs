@@ -10,7 +10,7 @@ use http::{HeaderMap, Method};
 use crate::config::{Routes, names};
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::upstream::{Endpoint, Naming, Route, Target};
-use memchr::memmem;
+use weir_engine::wire::allowance;
 use weir_engine::wire::body::FALLBACKS;
 use weir_engine::wire::form;
 use weir_engine::wire::json;
@@ -216,15 +216,12 @@ impl Caller {
 
     /// Refuses other models than that of `model` which a member of a body names, if they are forbidden.
     fn check_member(&self, name: &str, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
-        let member = |raw, name: &str| json::member(raw, name);
         match name {
             "tools" => self.check_tools(raw, routes),
             // Tools that stand between messages (Responses).
-            "input" if memmem::find(raw.as_bytes(), b"additional_tools").is_some() => {
-                let items = json::elements(raw).unwrap_or_default().into_iter();
-                let mut declared = items.filter_map(|item| member(item, "tools"));
-                declared.try_for_each(|tools| self.check_tools(tools, routes))
-            }
+            "input" => allowance::items_tools(raw)
+                .into_iter()
+                .try_for_each(|tools| self.check_tools(tools, routes)),
             // OpenRouter: plugins that run models, and settings under a name.
             "plugins" => {
                 let plugins = json::elements(raw).unwrap_or_default();
@@ -239,10 +236,11 @@ impl Caller {
                 let message = "This key is limited to some models, and a preset may name others.";
                 Err(ProxyError::new(ErrorKind::ModelNotAllowed, message).about(name))
             }
-            "extra_body" => {
+            // The settings of Vercel's gateway, too.
+            "extra_body" | "providerOptions" | "provider_options" | "gateway" => {
                 let members = json::members(raw).unwrap_or_default();
                 self.check_models([raw].into_iter(), routes)?;
-                let mut inner = members.iter().filter(|(name, _)| name != "extra_body");
+                let mut inner = members.iter().filter(|(own, _)| own != name);
                 inner.try_for_each(|(name, raw)| self.check_member(name, raw, routes))
             }
             name if FALLBACKS.contains(&name) => self.check_fallbacks(raw, routes),
@@ -264,12 +262,7 @@ impl Caller {
         if raw.trim() == "null" {
             return Ok(());
         }
-        let Some(names) = json::elements(raw) else {
-            let message = "Fallback models must be a list of names.";
-            return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
-        };
-        let named = |raw| json::string(json::member(raw, "model").unwrap_or(raw));
-        let mut names = names.into_iter().map(|raw| named(raw).unwrap_or_default());
+        let mut names = allowance::models_in(raw).into_iter();
         names.try_for_each(|model| self.check_model(&model, routes))
     }
 

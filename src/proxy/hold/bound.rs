@@ -194,14 +194,14 @@ pub fn unread(unread: &Unread<'_>, prices: &[&Price]) -> Option<Ask> {
     let prompt = Prompt::new(allowance, allowance.prompt_tokens, unread.window_tokens);
     let (choices, output_tokens, fixed_tokens) = match route {
         Route::Embeddings | Route::Moderations => (1, 0, 0),
-        Route::Images => (1, 0, allowance.image_tokens.saturating_mul(allowance.answers.max(1))),
+        Route::Images => (1, 0, allowance.image_tokens.saturating_mul(answers(allowance))),
         Route::Speech => (1, 0, speech_ms(allowance) / 1000 * SPEECH_TOKENS_A_SECOND + 25),
         Route::Chat | Route::Completions | Route::Responses | Route::Compact | Route::Messages => {
             (answers(allowance), output_tokens(allowance, unread.most_output_tokens), 0)
         }
     };
     let pieces = match route {
-        Route::Images => Pieces { images: allowance.answers.max(1), ..prompt.pieces },
+        Route::Images => Pieces { images: answers(allowance), ..prompt.pieces },
         Route::Speech => Pieces {
             characters: allowance.characters,
             audio_ms: speech_ms(allowance),
@@ -210,7 +210,13 @@ pub fn unread(unread: &Unread<'_>, prices: &[&Price]) -> Option<Ask> {
         _ => prompt.pieces,
     };
     let (is_sound, is_image) = (route == Route::Speech, route == Route::Images);
-    let prompt = Prompt { pieces, is_sound, is_image, ..prompt };
+    // Each input of a list may lie elsewhere.
+    let inputs = match route {
+        Route::Embeddings if is_elsewhere => allowance.remote_images.max(allowance.prompts).max(1),
+        _ => 1,
+    };
+    let inferences = prompt.inferences.saturating_mul(inputs);
+    let prompt = Prompt { pieces, inferences, is_sound, is_image, ..prompt };
     let money = prompt.cost(unread.model, allowance, (prices, fixed_tokens));
     let all_tokens = prompt.all_tokens().saturating_add(fixed_tokens);
     Some(ask(money, all_tokens, choices, output_tokens))

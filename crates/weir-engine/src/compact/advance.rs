@@ -12,9 +12,9 @@ use crate::compact::message::measure::Fact;
 use crate::compact::passes;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
-use crate::compact::state::messages::Fate;
-use crate::wire::Role;
+use crate::compact::state::messages::{Fate, Rewrite};
 use crate::wire::message::Naming;
+use crate::wire::{Edit, Role};
 
 /// Parts of the limit. A result for a program that is larger than one of them is not cut, and does not count;
 /// smaller ones count, since not every provider is known to leave them out.
@@ -32,7 +32,8 @@ impl Compactor {
             self.leave_thinking_unread(message);
         }
         fact.is_pinned |= self.is_anchor(message, &fact, source);
-        let stays = self.add_to_turns(&mut fact, source);
+        let added = self.add_to_turns(&mut fact, source);
+        let stays = added.is_some();
         self.messages.push(fact, self.requests.ended);
         let is_head = self.turns.system_run == message + 1;
         // A clock or a counter in the head moves no mark.
@@ -56,6 +57,9 @@ impl Compactor {
         if stays && fact.replaces_earlier {
             self.leave_unread(message);
         }
+        if let Some(edit) = added.flatten() {
+            self.leave_out(message, edit, source);
+        }
         if stays {
             self.watch_for_rereading(message, source);
             self.refer_to_oversized(message, source);
@@ -73,25 +77,46 @@ impl Compactor {
         is_own && before.is_some_and(|own| own.role == Role::Assistant)
     }
 
-    /// Adds the next message to the turns, without the text of a large result that only a program reads. Returns whether
-    /// it stays.
-    fn add_to_turns(&mut self, fact: &mut Fact, source: &dyn Source) -> bool {
+    /// Adds the next message to the turns, without the text of a large result that only a program reads. Returns
+    /// `None` if it does not stay, else how it is sent without results whose calls are gone.
+    fn add_to_turns(&mut self, fact: &mut Fact, source: &dyn Source) -> Option<Option<Edit>> {
         let mut inline = [Link { naming: Naming::Own, id: 0 }; links::INLINE];
         let all = fact.links;
         if let Some(held) = all.held() {
             let count = inline.iter_mut().zip(held).map(|(own, link)| *own = link).count();
-            return self.add_named(fact, &inline[..count]);
+            return self.add_named(fact, &inline[..count], source);
         }
         let message = source.message(self.messages());
-        self.add_named(fact, &message.map(|own| links::all(&own)).unwrap_or_default())
+        let links = message.map(|own| links::all(&own)).unwrap_or_default();
+        self.add_named(fact, &links, source)
     }
 
-    fn add_named(&mut self, fact: &mut Fact, links: &[Link]) -> bool {
+    fn add_named(
+        &mut self,
+        fact: &mut Fact,
+        links: &[Link],
+        source: &dyn Source,
+    ) -> Option<Option<Edit>> {
         let most_tokens = self.profile.limit_tokens / PROGRAM_PARTS;
         if fact.text_tokens > most_tokens && self.turns.is_for_program(fact, links) {
             fact.leave_text_unread();
         }
-        self.turns.push(fact, links)
+        let stranded = self.turns.stranded(fact, links);
+        let edit = (!stranded.is_empty()).then(|| source.message(self.messages())).flatten();
+        let edit = edit.and_then(|message| links::without(&message, &stranded));
+        if edit.is_none() {
+            return self.turns.push(fact, links).then_some(None);
+        }
+        let rest = links.iter().copied().filter(|link| !stranded.contains(&link.id));
+        let rest: Vec<Link> = rest.collect();
+        self.turns.push(fact, &rest).then_some(edit)
+    }
+
+    /// Sends a message that was just added without some of its blocks.
+    fn leave_out(&mut self, message: usize, edit: Edit, source: &dyn Source) {
+        if let Some(tokens) = source.tokens_after(message, &edit, &self.profile.measure) {
+            self.set_rewrite(message, Rewrite { edit, tokens, call: None });
+        }
     }
 
     /// Returns whether one of the policy's patterns matches the text of a message.

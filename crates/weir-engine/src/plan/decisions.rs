@@ -107,6 +107,20 @@ mod tests {
         assert!(super::super::plan(&request, &options, &NoSummaries).is_err());
     }
 
+    /// Images of unknown size alone refuse nothing.
+    #[test]
+    fn the_provider_decides_about_images_that_it_fetches() {
+        let image = r#"{"type":"image_url","image_url":{"url":"https://example.com/a.png"}}"#;
+        let body =
+            format!(r#"{{"messages":[{{"role":"user","content":[{image},{image},{image}]}}]}}"#);
+        let request = Protocol::Chat.read(body.as_bytes(), 1000).expect("a request");
+        let mut options = PlanOptions::new("gpt-4o-mini", Encoding::O200kBase, 128_000);
+        assert!(plan(&request, &options, &NoSummaries).is_err());
+        options.provider_decides = true;
+        let sent = plan(&request, &options, &NoSummaries).expect("it is sent");
+        assert!(sent.body.is_none() && sent.sent_tokens > 128_000);
+    }
+
     /// Messages of a body without the last one.
     fn messages(body: &str) -> Vec<serde_json::Value> {
         let body: serde_json::Value = serde_json::from_str(body).expect("JSON");

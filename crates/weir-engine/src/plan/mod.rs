@@ -282,7 +282,7 @@ impl Plan {
         self.compactions = self.end.compactions();
         self.is_compacted_here = self.end.is_compacted_here();
         self.sent_tokens = self.end.sent_tokens() + self.overhead_tokens;
-        if self.cannot_fit(options) {
+        if self.cannot_fit(options, source) {
             let limit_tokens = self.limit_tokens;
             return Err(CannotFit::of(self, limit_tokens));
         }
@@ -355,7 +355,7 @@ impl Plan {
         }
         self.sent_tokens += tools.as_ref().map_or(0, |(_, more_tokens)| *more_tokens);
         self.prefetch = options.prefetch.and_then(|settings| end.prefetch(settings, source));
-        if kind != Kind::Observed && self.cannot_fit(options) {
+        if kind != Kind::Observed && self.cannot_fit(options, source) {
             let limit_tokens = self.limit_tokens;
             return Err(CannotFit::of(self, limit_tokens));
         }
@@ -378,12 +378,16 @@ impl Plan {
         Ok(self)
     }
 
-    /// Whether the size is above the limit, and not only by what the provider may count differently.
-    fn cannot_fit(&self, options: &PlanOptions) -> bool {
+    /// Whether the size is above the limit, and not only by what the provider may count differently: tools,
+    /// scaled texts, images that it fetches and pages.
+    fn cannot_fit(&self, options: &PlanOptions, source: &dyn Source) -> bool {
         if self.sent_tokens <= self.limit_tokens || !options.provider_decides {
             return self.sent_tokens > self.limit_tokens;
         }
-        let messages_tokens = self.sent_tokens.saturating_sub(self.tools_tokens());
+        let sent = self.fates().iter().enumerate().filter(|(_, fate)| **fate != Fate::Gone);
+        let sent = sent.filter_map(|(message, _)| source.message(message));
+        let unsure_tokens: u64 = sent.map(|message| options.measure.unsure_tokens(&message)).sum();
+        let messages_tokens = self.sent_tokens.saturating_sub(self.tools_tokens() + unsure_tokens);
         let least_tokens = match options.measure.encoding {
             Encoding::Scaled { permille, .. } => {
                 messages_tokens * 1000 / u64::from(permille.max(1000))

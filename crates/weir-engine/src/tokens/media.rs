@@ -3,8 +3,11 @@
 //! The rules are those that providers publish, or the larger value if measured billing differs.
 //! Remote images count as the rule's maximum.
 
+use std::io::Read;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::UNCOUNTABLE;
@@ -14,6 +17,24 @@ const HEADER_BASE64_BYTES: usize = 64 * 1024;
 
 /// Patches of an image with the detail `high`, by OpenAI's guide to images (models from GPT-5.4 on).
 const HIGH_PATCHES: u32 = 2500;
+
+/// Beginnings of the names of models that reduce images to some 1,600 tokens: those before Claude Opus 4.7
+/// (Anthropic's guide to vision).
+const SMALL_CLAUDE: [&str; 13] = [
+    "claude-2",
+    "claude-3",
+    "claude-4-",
+    "claude-v",
+    "claude-instant",
+    "claude-haiku-4",
+    "claude-sonnet-4",
+    "claude-opus-4-0",
+    "claude-opus-4-1",
+    "claude-opus-4-2",
+    "claude-opus-4-5",
+    "claude-opus-4-6",
+    "claude-opus-4@",
+];
 
 /// Image counting rule of a family of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -54,8 +75,13 @@ impl ImageRule {
             Self::Tiles { base: 70, tile: 140 }
         } else if starts(&["o1", "o3"]) {
             Self::Tiles { base: 75, tile: 150 }
-        } else if starts(&["claude"]) {
-            Self::Squares { cap: 4784 }
+        } else if let Some(at) = name.find("claude") {
+            // A cloud's name may stand in front.
+            let is_small =
+                SMALL_CLAUDE.iter().any(|own| name[at..].replace('.', "-").starts_with(own));
+            Self::Squares {
+                cap: if is_small || &name[at..] == "claude-opus-4" { 1600 } else { 4784 },
+            }
         } else if starts(&["gemini"]) {
             Self::Large { tile: 258, least: 1120 }
         } else {
@@ -148,12 +174,22 @@ const MIN_DATA_LETTERS: usize = 512;
 /// Tokens of a PDF's page, whose text and picture a model reads: Anthropic's guide to PDF gives 1,500 to
 /// 3,000.
 const PAGE_TOKENS: u64 = 2250;
+/// The first bytes of a PDF as base64.
+const PDF_BASE64: &str = "JVBERi";
 /// Bytes of a PDF for a token if its pages cannot be found, since they are compressed.
 const PDF_BYTES: u64 = 32;
+/// Most bytes of a PDF's streams that are unpacked, and of the head of one.
+const UNPACKED_BYTES: u64 = 16 * 1024 * 1024;
+const STREAM_HEAD_BYTES: usize = 1024;
 /// Bytes of a text for a token.
 const TEXT_BYTES: u64 = 4;
 /// Bytes of other media for a token.
 const MEDIA_BYTES: u64 = 128;
+
+/// Whether a part's JSON text holds a PDF as base64.
+pub(crate) fn holds_pages(raw: &str) -> bool {
+    memchr::memmem::find(raw.as_bytes(), PDF_BASE64.as_bytes()).is_some()
+}
 
 /// Estimates the tokens of content given as base64, alone or in a `data:` URL; `None` for other
 /// texts. Linear, and a text ends the work at its first space.
@@ -197,31 +233,48 @@ fn is_text(start: &[u8]) -> bool {
     !text.is_empty() && text.chars().all(is_written)
 }
 
-/// Counts the pages of a PDF given as base64: the objects of the type `Page` that stand in it as text.
+/// Counts the pages of a PDF given as base64: the objects of the type `Page` that stand in it as text, or in its
+/// compressed streams of objects.
 fn pages(data: &str) -> u64 {
-    const BLOCK_LETTERS: usize = 64 * 1024;
-    /// More bytes than the mark of a page has.
-    const OVERLAP_BYTES: usize = 16;
-    let (mut pages, mut bytes) = (0, Vec::new());
-    for block in data.as_bytes().chunks(BLOCK_LETTERS) {
-        let Ok(decoded) = STANDARD.decode(block) else { break };
-        bytes.extend(decoded);
-        let end = bytes.len().saturating_sub(OVERLAP_BYTES);
-        pages += pages_before(&bytes, end);
-        bytes.drain(..end);
+    let mut letters: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    letters.truncate(letters.len() / 4 * 4);
+    let Ok(bytes) = STANDARD.decode(letters) else { return 0 };
+    match marks_of_pages(&bytes) {
+        0 => compressed_pages(&bytes),
+        pages => pages,
     }
-    pages + pages_before(&bytes, bytes.len())
 }
 
-/// Counts the marks of pages that begin before `end`.
-fn pages_before(bytes: &[u8], end: usize) -> u64 {
-    let begins = memchr::memmem::find_iter(bytes, b"/Type").take_while(|at| *at < end);
+/// Counts the pages in a PDF's streams of objects, which are compressed by zlib. What is unpacked in all is
+/// bounded by the size of the file and [`UNPACKED_BYTES`].
+fn compressed_pages(bytes: &[u8]) -> u64 {
+    const STREAM: &[u8] = b"stream";
+    let mut left = (4 * bytes.len() as u64).min(UNPACKED_BYTES);
+    let (mut pages, mut unpacked) = (0, Vec::new());
+    for at in memchr::memmem::find_iter(bytes, b"/ObjStm") {
+        let rest = &bytes[at..bytes.len().min(at + STREAM_HEAD_BYTES)];
+        let Some(begin) = memchr::memmem::find(rest, STREAM) else { continue };
+        let stream = bytes[at + begin + STREAM.len()..].trim_ascii_start();
+        unpacked.clear();
+        // A stream that breaks off has what was read before.
+        let _ = ZlibDecoder::new(stream).take(left).read_to_end(&mut unpacked);
+        left -= unpacked.len() as u64;
+        pages += marks_of_pages(&unpacked);
+        if left == 0 {
+            break;
+        }
+    }
+    pages
+}
+
+/// Counts the marks of pages in a PDF's objects.
+fn marks_of_pages(bytes: &[u8]) -> u64 {
     let is_page = |at: &usize| {
         let rest = bytes.get(at + b"/Type".len()..).unwrap_or_default().trim_ascii_start();
         let after = rest.strip_prefix(b"/Page");
         after.is_some_and(|after| !after.first().is_some_and(u8::is_ascii_alphanumeric))
     };
-    begins.filter(is_page).count() as u64
+    memchr::memmem::find_iter(bytes, b"/Type").filter(is_page).count() as u64
 }
 
 /// Counts the tokens of recorded speech given as base64, by its duration: 10 a second for users'
@@ -270,6 +323,11 @@ mod tests {
             ("gpt-5.5", 3200, 3200, Some("high"), 3000),
             ("gpt-5.5", 3200, 3200, Some("original"), 12_000),
             ("gpt-5.6-sol", 4000, 2500, None, 11_850),
+            // The guide of Anthropic.
+            ("us.anthropic.claude-sonnet-4-5-v1:0", 4032, 3024, None, 1600),
+            ("claude-opus-4.6", 4032, 3024, None, 1600),
+            ("claude-opus-4-8", 4032, 3024, None, 4784),
+            ("claude-sonnet-5", 1024, 1024, None, 1369),
         ] {
             let rule = ImageRule::of_model(model);
             assert_eq!(rule.count(&png(width, height), detail), tokens, "{model} {width}x{height}");
@@ -299,6 +357,14 @@ mod tests {
             });
             bytes
         };
+        let mut compressed = b"%PDF-1.7\n3 0 obj <</Type/ObjStm /N 40>> stream\r\n".to_vec();
+        let objects = "<</Type /Page/Parent 1 0 R>>\n".repeat(40);
+        let mut packed = Vec::new();
+        let mut reader = flate2::read::ZlibEncoder::new(objects.as_bytes(), Default::default());
+        reader.read_to_end(&mut packed).expect("it is packed");
+        compressed.extend(packed);
+        compressed.extend(b"\nendstream");
+        compressed.extend(padding(600));
         let mut picture =
             b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\0\0\0\x04\0\x08\x06\0\0\0".to_vec();
         picture.extend(padding(200_000));
@@ -306,6 +372,7 @@ mod tests {
             (pdf(40, "<</Type/Page/Parent 1 0 R>>"), 90_000),
             (pdf(3, "<< /Type /Page >>"), 6750),
             (pdf(9, "stream"), (9 * 20_017 + 42) / PDF_BYTES),
+            (compressed, 40 * PAGE_TOKENS),
             (picture, 765),
             (padding(170_000).collect(), 170_000 / MEDIA_BYTES),
             (padding(600).collect(), UNCOUNTABLE),

@@ -27,7 +27,7 @@ const LIMITS: [&str; 13] = [
     "max_generated_tokens",
 ];
 /// Members that may hold settings of their own.
-const SETTING_GROUPS: [&str; 7] = [
+const SETTING_GROUPS: [&str; 11] = [
     "options",
     "parameters",
     "extra_body",
@@ -35,10 +35,20 @@ const SETTING_GROUPS: [&str; 7] = [
     "generationConfig",
     "google",
     "sequential_image_generation_options",
+    // Vercel's gateway; Venice.
+    "providerOptions",
+    "provider_options",
+    "gateway",
+    "venice_parameters",
 ];
 /// Numbers of answers.
-const ANSWERS: [&str; 9] = [
+const ANSWERS: [&str; 14] = [
     "n",
+    "batch_size",
+    "num_outputs",
+    "samples",
+    "sampleCount",
+    "sample_count",
     // Volcengine.
     "max_images",
     "best_of",
@@ -131,8 +141,6 @@ pub struct Allowance {
     pub fallbacks: Vec<String>,
 }
 
-/// Type of an item with declarations of tools.
-const DECLARED: &str = "\"additional_tools\"";
 /// Model of OpenAI's tool for images, if it names none: the dearest of those that it may be.
 pub const IMAGE_MODEL: &str = "gpt-image-1";
 /// Bytes of a definition's JSON for a token.
@@ -213,16 +221,12 @@ impl Allowance {
             }
             "prediction" => self.predicted_tokens = prompt_tokens(raw),
             "previous_response_id" | "conversation" | "container" => self.is_elsewhere = true,
-            // Codex declares tools among the items.
-            "input" if protocol == Some(Protocol::Responses) && raw.contains(DECLARED) => {
-                for item in json::elements(raw).unwrap_or_default() {
-                    let is_own = json::member(item, "type").is_some_and(|kind| kind == DECLARED);
-                    let tools = json::member(item, "tools").filter(|_| is_own);
-                    tools.into_iter().for_each(|raw| self.tools(raw, protocol));
-                }
+            "input" if protocol == Some(Protocol::Responses) => {
+                items_tools(raw).into_iter().for_each(|raw| self.tools(raw, protocol));
                 self.prompts = self.prompts.max(prompts(raw));
             }
-            "prompt" | "input" => self.prompts = self.prompts.max(prompts(raw)),
+            "prompt" | "prompts" | "input" => self.prompts = self.prompts.max(prompts(raw)),
+            "files" | "file_ids" if !raw.starts_with("[]") => self.is_elsewhere = true,
             "service_tier" => keep_one(&mut self.service_tier, text().into_owned()),
             "speed" => {
                 self.is_fast |= text() == "fast";
@@ -230,7 +234,7 @@ impl Allowance {
             }
             "inference_geo" => keep_one(&mut self.region, text().into_owned()),
             "context_management" => self.may_compact |= raw.contains("compact"),
-            "modalities" => {
+            "modalities" | "responseModalities" | "response_modalities" => {
                 let names = json::elements(raw).unwrap_or_default();
                 let names =
                     names.into_iter().filter_map(json::string).map(|name| name.to_lowercase());
@@ -241,24 +245,25 @@ impl Allowance {
             }
             "audio" => self.has_audio_output = true,
             "tools" => self.tools(raw, protocol),
-            // OpenAI and OpenRouter; xAI; Qwen.
-            "web_search_options" | "plugins" | "search_parameters" => self.searches = u64::MAX,
-            "enable_search" if raw != "false" => self.searches = u64::MAX,
+            // Each provider has its own word for it.
+            "plugins" => self.searches = u64::MAX,
+            name if name.contains("search") && !is_off(raw) => self.searches = u64::MAX,
             "mcp_servers" => self.tool_calls = u64::MAX,
             // Azure; Cohere.
             "data_sources" | "connectors" => self.is_elsewhere = true,
             name if FALLBACKS.contains(&name) => self.fallbacks(raw),
-            "model" if searches_unasked(&text()) => self.searches = u64::MAX,
+            "model" => {
+                let model = text().to_ascii_lowercase();
+                self.searches = if searches_unasked(&model) { u64::MAX } else { self.searches };
+                self.has_image_output |= model.contains("image");
+            }
             _ => {}
         }
     }
 
-    /// Reads a list of models, or of requests to them.
     fn fallbacks(&mut self, raw: &str) {
         let most = MAX_FALLBACKS.saturating_sub(self.fallbacks.len());
-        let listed = json::elements(raw).unwrap_or_default().into_iter().take(most);
-        let names =
-            listed.filter_map(|raw| json::string(json::member(raw, "model").unwrap_or(raw)));
+        let names = models_in(raw).into_iter().filter(|name| !name.is_empty()).take(most);
         self.fallbacks.extend(names.map(Cow::into_owned));
     }
 
@@ -286,7 +291,11 @@ impl Allowance {
             members.iter().filter(move |(own, _)| own == name).map(|(_, raw)| *raw)
         };
         let member = |name: &'static str| all(name).next();
+        // Moonshot's own functions have such names.
+        let name = member("function").and_then(|raw| json::member(raw, "name")).or(member("name"));
+        let is_own = name.is_some_and(|raw| raw.starts_with("\"$"));
         let is_callers = |kind: &str| match kind {
+            _ if is_own => false,
             "" => ["name", "function", "input_schema", "parameters"]
                 .into_iter()
                 .any(|name| member(name).is_some()),
@@ -312,7 +321,7 @@ impl Allowance {
         // An advisor is another model.
         let model = member("model").filter(|_| self.fallbacks.len() < MAX_FALLBACKS);
         self.fallbacks.extend(model.and_then(json::string).map(Cow::into_owned));
-        let is_search = kind.contains("web_search") || kind.is_empty();
+        let is_search = kind.contains("web_search") || kind.is_empty() || is_own;
         let calls = if is_search { &mut self.searches } else { &mut self.tool_calls };
         *calls = calls.saturating_add(most);
         if kind == "image_generation" {
@@ -338,15 +347,19 @@ impl Allowance {
                     "document" | "file" => has_document = true,
                     "url" => has_url = true,
                     "container_upload" | "item_reference" | "document_url" | "video_url"
-                    | "input_video" | "video" => self.is_elsewhere = true,
+                    | "input_video" | "video" | "resource_link" => self.is_elsewhere = true,
                     _ => {}
                 },
                 "ttl" if is_text => self.has_long_writes |= first_string(raw) != "5m",
                 // Mistral has addresses under the names of the parts; Gemini caches contexts by name.
-                "file_id" | "file_url" | "file_data" | "file_uri" | "fileId" | "fileUri"
-                | "document_url" | "input_audio" | "video_url" | "cached_content"
+                "file_id" | "file_data" | "fileId" | "input_audio" | "cached_content"
                 | "cachedContent"
                     if is_text =>
+                {
+                    self.is_elsewhere = true;
+                }
+                "file_url" | "file_uri" | "fileUri" | "document_url" | "pdf_url" | "video_url"
+                    if is_text || is_addressed(raw) =>
                 {
                     self.is_elsewhere = true;
                 }
@@ -366,8 +379,13 @@ impl Allowance {
                 "url" | "image_url" if is_text && is_remote(&first_string(raw)) => {
                     self.remote_images += 1;
                 }
-                // Embeddings of Jina and Voyage.
-                "image" if is_text => self.is_elsewhere |= is_remote(&first_string(raw)),
+                // Embeddings of Jina and Voyage; pictures to change.
+                "image" | "images" | "image_urls" | "input_image" => {
+                    let first = raw.trim_start_matches(['[', ' ', '\n']);
+                    if first.starts_with('"') && is_remote(&first_string(first)) {
+                        (self.is_elsewhere, self.remote_images) = (true, self.remote_images + 1);
+                    }
+                }
                 "format" if is_text => match first_string(raw).as_ref() {
                     "wav" | "pcm16" => is_raw = true,
                     _ => is_compressed = true,
@@ -445,10 +463,53 @@ fn for_each_setting<'a>(members: &Members<'a>, depth: u32, see: &mut impl FnMut(
 
 /// Whether an object, with which `raw` begins, has an ID and no contents, such as earlier audio.
 fn is_by_id(raw: &str) -> bool {
-    let end = raw.find('}').map_or(raw.len(), |end| end + 1);
-    let names = json::members(&raw[..end]).unwrap_or_default();
+    let names = first_object(raw);
     let has = |name: &str| names.iter().any(|(own, _)| own == name);
     has("id") && !has("data")
+}
+
+/// Whether an object, with which `raw` begins, has the address of another server.
+fn is_addressed(raw: &str) -> bool {
+    let mut texts = first_object(raw).into_iter().filter_map(|(_, raw)| json::string(raw));
+    texts.any(|text| is_remote(&text))
+}
+
+/// Returns the members of the object that `raw` begins with, if it holds no other.
+fn first_object(raw: &str) -> Vec<(Cow<'_, str>, &str)> {
+    let end = raw.find('}').map_or(raw.len(), |end| end + 1);
+    json::members(&raw[..end]).unwrap_or_default()
+}
+
+/// Whether a setting says that what it names is not to be used.
+fn is_off(raw: &str) -> bool {
+    let is_no = |raw: &str| matches!(raw, "false" | "\"off\"" | "\"none\"" | "\"disabled\"" | "0");
+    let switches = ["enable", "enabled", "mode", "type"];
+    is_no(raw) || switches.iter().filter_map(|name| json::member(raw, name)).any(is_no)
+}
+
+/// Returns the lists of tools that items of Responses declare or load: additional ones, and those of a search.
+pub fn items_tools(input: &str) -> Vec<&str> {
+    let text = input.as_bytes();
+    if memmem::find(text, b"tools\"").is_none() && memmem::find(text, b"\\u00").is_none() {
+        return Vec::new();
+    }
+    let items = json::elements(input).unwrap_or_default().into_iter();
+    items.filter_map(|item| json::member(item, "tools")).collect()
+}
+
+/// Returns the models that a value names: a list of names, of requests to models, or of lists by the model that they
+/// stand in for. A part of another form is an empty name.
+pub fn models_in(raw: &str) -> Vec<Cow<'_, str>> {
+    if let Some(elements) = json::elements(raw) {
+        return elements.into_iter().flat_map(models_in).collect();
+    }
+    let Some(members) = json::members(raw) else {
+        return vec![json::string(raw).unwrap_or_default()];
+    };
+    match members.iter().find(|(name, _)| name == "model") {
+        Some((_, raw)) => vec![json::string(raw).unwrap_or_default()],
+        None => members.into_iter().flat_map(|(_, raw)| models_in(raw)).collect(),
+    }
 }
 
 /// Reads an output limit. Outside Messages 0 is none, as -1 is: Ollama stops only at a limit above it.
@@ -593,9 +654,17 @@ fn first_string(raw: &str) -> Cow<'_, str> {
 
 /// Whether a model searches the web without being asked to.
 pub fn searches_unasked(model: &str) -> bool {
-    [":online", "search-preview", "search-api", "sonar", "deep-research", "compound"]
-        .iter()
-        .any(|word| memmem::find(model.as_bytes(), word.as_bytes()).is_some())
+    [
+        ":online",
+        "enable_web_search=",
+        "search-preview",
+        "search-api",
+        "sonar",
+        "deep-research",
+        "compound",
+    ]
+    .iter()
+    .any(|word| memmem::find(model.as_bytes(), word.as_bytes()).is_some())
 }
 
 /// Tokens of a generated image of high quality, 1,536 by 1,024: the largest that OpenAI's guide lists for
@@ -707,6 +776,9 @@ mod tests {
             (r#"{"n":2.5}"#, 3, 0, 0),
             (r#"{"generationConfig":{"candidateCount":4}}"#, 4, 0, 17),
             (r#"{"parameters":{"num_return_sequences":4}}"#, 4, 0, 23),
+            (r#"{"batch_size":3}"#, 3, 0, 0),
+            (r#"{"parameters":{"sampleCount":4}}"#, 4, 0, 14),
+            (r#"{"prompts":["a","b"]}"#, 0, 2, 6),
         ] {
             let read = of(body);
             assert_eq!(
@@ -725,6 +797,17 @@ mod tests {
         assert!(part(r#"{"source":{"media_type":"application/pdf"}}"#).is_elsewhere);
         assert!(!part(r#"{"type":"document","source":{"type":"text","data":"t"}}"#).is_elsewhere);
         assert!(!part(r#"{"type":"text","text":"\"file_id\":\"f\""}"#).is_elsewhere);
+        for elsewhere in [
+            r#"{"type":"file","file_url":{"url":"https://host/a.pdf"}}"#,
+            r#"{"type":"text","pdf_url":"https://host/a.pdf"}"#,
+            r#"{"type":"resource_link","uri":"https://host/a.pdf"}"#,
+            r#"{"image":"https://host/a.png"}"#,
+            r#"{"images":["https://host/a.png"]}"#,
+        ] {
+            assert!(part(elsewhere).is_elsewhere, "{elsewhere}");
+        }
+        assert!(!part(r#"{"properties":{"file_url":{"type":"string"}}}"#).is_elsewhere);
+        assert!(of(r#"{"files":["f"]}"#).is_elsewhere && !of(r#"{"files":[]}"#).is_elsewhere);
         assert!(part(r#"{"t\u0074l" : "1h"}"#).has_long_writes);
         assert!(!part(r#"{"cache_control":{"ttl":"5m"}}"#).has_long_writes);
         let audio = r#"{"type":"input_audio","input_audio":{"data":"AAAA","format":"mp3"}}"#;
@@ -814,6 +897,42 @@ mod tests {
             r#"{"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]},"x"]}"#;
         let own = read(Protocol::Responses, declared);
         assert_eq!((own.searches, own.prompts), (most, 1));
+        let loaded = r#"{"input":[{"type":"tool_search_output","tools":[{"type":"mcp","server_label":"m"}]}]}"#;
+        assert_eq!(read(Protocol::Responses, loaded).tool_calls, most);
+        let listed =
+            r#"{"input":[{"type":"mcp_list_tools","tools":[{"name":"f","input_schema":{}}]}]}"#;
+        assert_eq!(calls(read(Protocol::Responses, listed)), (0, 0));
+        for search in [
+            r#"{"web_search":{"enable":true}}"#,
+            r#"{"venice_parameters":{"enable_web_search":"on"}}"#,
+            r#"{"model":"m:enable_web_search=on"}"#,
+            r#"{"extra_body":{"search_parameters":{"mode":"auto"}}}"#,
+            r#"{"tools":[{"type":"builtin_function","function":{"name":"$web_search"}}]}"#,
+            r#"{"tools":[{"type":"function","function":{"name":"$web_search"}}]}"#,
+        ] {
+            assert_eq!(of(search).searches, most, "{search}");
+        }
+        for none in [
+            r#"{"web_search":{"enable":false}}"#,
+            r#"{"venice_parameters":{"enable_web_search":"off"}}"#,
+            r#"{"search_parameters":{"mode":"off"},"enable_search":false}"#,
+        ] {
+            assert_eq!(of(none).searches, 0, "{none}");
+        }
+        for image in [
+            r#"{"model":"google/gemini-2.5-flash-image"}"#,
+            r#"{"extra_body":{"generationConfig":{"responseModalities":["TEXT","IMAGE"]}}}"#,
+        ] {
+            assert!(of(image).has_image_output, "{image}");
+        }
+        for (models, names) in [
+            (r#"{"models":["a","b"]}"#, "a b"),
+            (r#"{"fallbacks":[{"model":"a","max_tokens":4},{"m":["b","c"]}]}"#, "a b c"),
+            (r#"{"context_window_fallbacks":{"m":["a"]}}"#, "a"),
+            (r#"{"providerOptions":{"gateway":{"models":["a"]}}}"#, "a"),
+        ] {
+            assert_eq!(of(models).fallbacks.join(" "), names, "{models}");
+        }
         let stored = read(Protocol::Responses, r#"{"prompt":{"id":"p"}}"#);
         assert_eq!(calls(stored), (most, most));
         let image = read(Protocol::Responses, r#"{"tools":[{"type":"image_generation"}]}"#);

@@ -12,7 +12,8 @@ use super::walk::Walk;
 use super::{BodyError, FieldError, json};
 
 /// Members that list fallback models.
-pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
+pub const FALLBACKS: [&str; 4] =
+    ["models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks"];
 
 /// Members of a body. Each known one may be given once.
 pub(super) struct Members<'a, const N: usize> {

@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::wire::message::Naming;
-use crate::wire::{Message, Role, json};
+use crate::wire::{Edit, Message, Protocol, Role, json};
 
 /// Number of names that a fact holds; those of a message with more are read again when needed.
 pub(crate) const INLINE: usize = 4;
@@ -85,6 +85,17 @@ pub(crate) fn all(message: &Message<'_>) -> Vec<Link> {
         }
     }
     all
+}
+
+/// Returns the edit that sends a message of Messages without the blocks that have these IDs.
+pub(crate) fn without(message: &Message<'_>, ids: &[u32]) -> Option<Edit> {
+    if message.protocol != Protocol::Messages {
+        return None;
+    }
+    let names = message.names.iter().map(|(_, raw)| *raw);
+    let names = names.filter(|raw| hash(raw).is_some_and(|id| ids.contains(&id)));
+    let names: Vec<String> = names.filter_map(json::string).map(|id| id.into_owned()).collect();
+    (!names.is_empty()).then_some(Edit::DropBlocks(names))
 }
 
 fn link((naming, id): (Naming, &str)) -> Option<Link> {

@@ -197,6 +197,18 @@ impl Measure {
         self.encoding.count(json::string(raw).as_deref().unwrap_or(raw))
     }
 
+    /// Returns the tokens of a message's parts whose size only their provider knows: images by URL, and documents
+    /// of pages.
+    pub(crate) fn unsure_tokens(&self, message: &Message<'_>) -> u64 {
+        let is_unsure = |part: &&Part<'_>| match part {
+            Part::Image { url, .. } => !url.starts_with("data:image"),
+            Part::Other(raw) => media::holds_pages(raw),
+            _ => false,
+        };
+        let Content::Parts(parts) = &message.content else { return 0 };
+        parts.iter().chain(&message.others).filter(is_unsure).map(|part| self.part(part)).sum()
+    }
+
     fn part(&self, part: &Part<'_>) -> u64 {
         match part {
             Part::Text(raw) | Part::Thinking(raw) => self.raw_text(raw),

@@ -14,9 +14,11 @@ use crate::compact::state::turns::{Turn, TurnKind};
 use crate::wire::Role;
 
 /// Divisors of the limit: room that clips leave for later messages, and that they leave for a note before
-/// it is written.
+/// it is written; room of calls that wait for results, and of a result that stands with one of them.
 const SPARE: u64 = 64;
 const NOTE_SHARE: u64 = 8;
+const WAITING_SHARE: u64 = 16;
+const SIBLING_SHARE: u64 = 64;
 
 impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
@@ -46,6 +48,40 @@ impl Compaction<'_> {
             self.clip_results(level, source);
         }
         self.release_parts(source);
+    }
+
+    /// Pins older turns whose calls still wait for results, the newest first, within their share: a result
+    /// without its call would go, even at the end of a request. Results that stand with such calls are clipped to
+    /// theirs if the turn is larger.
+    pub(super) fn pin_waiting(&mut self, source: &dyn Source) {
+        let limit = self.state.profile.limit_tokens;
+        let (most_tokens, level) = (limit / WAITING_SHARE, limit / SIBLING_SHARE);
+        let waits = |turn: &usize| self.turn(*turn).is_open();
+        let waiting: Vec<usize> = self.older().iter().copied().filter(waits).collect();
+        let mut tokens = 0;
+        for turn in waiting.into_iter().rev() {
+            let own = self.turn(turn);
+            let of_message = &self.state.turns.of_message;
+            let long = (own.first..=own.last).filter(|message| {
+                let is_result = self.state.messages.facts[*message].role == Role::Tool;
+                let text_tokens = || self.state.messages.text_tokens(*message);
+                of_message[*message] == Some(turn) && is_result && text_tokens() > level
+            });
+            let long: Vec<usize> =
+                if tokens + own.tokens > most_tokens { long.collect() } else { Vec::new() };
+            let over = long.iter().map(|message| self.state.messages.text_tokens(*message) - level);
+            tokens += own.tokens - over.sum::<u64>();
+            if tokens > most_tokens {
+                return;
+            }
+            self.pins.insert(turn, Pin::ByCaller);
+            for message in long {
+                let clip = source.clip(message, level, &self.askers(message));
+                if clip.text_tokens < self.state.messages.text_tokens(message) {
+                    self.set_clip(message, clip);
+                }
+            }
+        }
     }
 
     fn clip_both(&mut self, least_tokens: u64, source: &dyn Source) {

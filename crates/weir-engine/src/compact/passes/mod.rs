@@ -48,6 +48,7 @@ pub(super) fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
     compaction.pin_loads(source);
     compaction.drop_thinking();
     if mark == Mark::Hard {
+        compaction.pin_waiting(source);
         compaction.retire_notices();
     }
     match mark {
@@ -83,6 +84,7 @@ pub(crate) fn prefetch(state: &mut Compactor, source: &dyn Source) -> Option<(Ve
     let mut compaction = Compaction::new(state);
     compaction.pin_loads(source);
     compaction.drop_thinking();
+    compaction.pin_waiting(source);
     compaction.retire_notices();
     let room = if notes == Notes::Excerpts {
         Some(compaction.condense_for_prefetch())
@@ -120,9 +122,6 @@ pub(crate) struct Compaction<'f> {
     pub(crate) clipped: BTreeMap<usize, u64>,
 }
 
-/// Parts of the limit; calls that wait for results may take one of them.
-const WAITING_PARTS: u64 = 16;
-
 impl<'f> Compaction<'f> {
     fn new(state: &'f mut Compactor) -> Self {
         let newest = state.turns.newest_from();
@@ -136,7 +135,6 @@ impl<'f> Compaction<'f> {
             clipped: BTreeMap::new(),
         };
         compaction.pin_by_caller();
-        compaction.pin_waiting();
         for turn in compaction.earlier_notes() {
             compaction.pins.insert(turn, Pin::ByCaller);
         }
@@ -262,20 +260,6 @@ impl<'f> Compaction<'f> {
             pins.insert(*turn, Pin::ByCaller);
         }
         self.pins.extend(pins);
-    }
-
-    /// Pins older turns whose calls still wait for results, the newest first, within their part of the limit: a
-    /// result without its call would go, even at the end of a request.
-    fn pin_waiting(&mut self) {
-        let most_tokens = self.state.profile.limit_tokens / WAITING_PARTS;
-        let mut tokens = 0;
-        let waits = |turn: &&usize| self.turn(**turn).is_open();
-        let waiting = self.older().iter().rev().filter(waits).copied().take_while(|turn| {
-            tokens += self.turn(*turn).tokens;
-            tokens <= most_tokens
-        });
-        let waiting: Vec<usize> = waiting.collect();
-        self.pins.extend(waiting.into_iter().map(|turn| (turn, Pin::ByCaller)));
     }
 
     /// Returns the older turns that are notes of earlier compactions, sent back by the caller.

@@ -11,7 +11,7 @@ use crate::compact::message::links::{self, Link};
 use crate::compact::source::Source;
 use crate::compact::state::messages::{Fate, Rewrite};
 use crate::wire::message::Naming;
-use crate::wire::{Edit, Protocol, Role, json};
+use crate::wire::{Edit, Protocol, Role};
 
 /// An assistant's message in the newest turns, with what follows it in its turn up to the next one.
 struct Part {
@@ -117,10 +117,7 @@ impl Compaction<'_> {
         }
         for (message, hashes) in halves {
             let Some(own) = source.message(message) else { continue };
-            let is_half = |raw: &&str| links::hash(raw).is_some_and(|id| hashes.contains(&id));
-            let ids = own.names.iter().map(|(_, raw)| *raw).filter(is_half);
-            let mut ids: Vec<String> =
-                ids.filter_map(json::string).map(|id| id.into_owned()).collect();
+            let Some(Edit::DropBlocks(mut ids)) = links::without(&own, &hashes) else { continue };
             if let Some(Rewrite { edit: Edit::DropBlocks(earlier), .. }) =
                 self.state.messages.rewrites.get(&message)
             {

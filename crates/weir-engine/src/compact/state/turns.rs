@@ -170,6 +170,30 @@ impl Turns {
         place
     }
 
+    /// Returns the results in an assistant's message whose calls are gone, if it stays without them: it calls tools
+    /// itself, or has results of other calls.
+    pub(crate) fn stranded(&self, fact: &Fact, links: &[Link]) -> Vec<u32> {
+        if fact.role != Role::Assistant {
+            return Vec::new();
+        }
+        let is_left = |message: &usize| {
+            self.of_message[*message].is_some_and(|turn| !self.list[turn].is_gone)
+        };
+        let is_gone = |link: &Link| self.ids.get(&link.id).is_some_and(|own| !is_left(own));
+        let (answers, others): (Vec<&Link>, Vec<&Link>) =
+            links.iter().partition(|link| link.naming == Naming::Answer && is_gone(link));
+        let stays = |link: &&Link| match link.naming {
+            Naming::Call | Naming::Answer => true,
+            Naming::Mention => self.ids.get(&link.id).is_none_or(is_left),
+            Naming::Own | Naming::Inner => false,
+        };
+        let is_whole = others.iter().all(|link| link.naming != Naming::Mention || stays(link));
+        if !is_whole || !others.iter().any(stays) {
+            return Vec::new();
+        }
+        answers.into_iter().map(|link| link.id).collect()
+    }
+
     /// Remembers the message of each block that it has. The first part to name an unknown block stands
     /// for it.
     fn bind(&mut self, message: usize, links: &[Link]) {

@@ -151,6 +151,76 @@ fn an_answer_at_the_end_stays_with_its_call() {
     }
 }
 
+/// The last message answers a call that stands with one whose result is long.
+#[test]
+fn an_answer_at_the_end_stays_next_to_a_long_one() {
+    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}});
+    let output = |id: &str, times: usize| {
+        let text = "The gate of the lock is green. ".repeat(times);
+        json!({"role": "tool", "tool_call_id": id, "content": text})
+    };
+    for (others, times) in (1..40_usize).flat_map(|others| [(others, 40), (others, 400)]) {
+        let mut messages = vec![json!({"role": "user", "content": "Look at all gates."})];
+        let both = json!({"role": "assistant", "content": null, "tool_calls": [call("slow"), call("quick")]});
+        messages.extend([both, output("quick", times)]);
+        for nth in 0..others {
+            let id = format!("c{nth}");
+            messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call(&id)]}));
+            messages.push(output(&id, 12));
+        }
+        messages.push(output("slow", 12));
+        let body = json!({"model": "m", "messages": messages}).to_string();
+        let request = Protocol::Chat.read(body.as_bytes(), 10_000).expect("a request");
+        let options = PlanOptions::new("m", Encoding::Estimate, 3_000);
+        let plan = plan(&request, &options, &NoSummaries).expect("it fits");
+        assert!(plan.sent_tokens <= 3_000);
+        let sent: Value =
+            serde_json::from_str(plan.body.as_deref().unwrap_or(&body)).expect("JSON");
+        let sent = sent["messages"].as_array().expect("a list");
+        let last = sent.last().expect("a message");
+        assert_eq!(last["tool_call_id"], "slow", "{others} {times}");
+        let calls = sent.iter().flat_map(|own| own["tool_calls"].as_array().into_iter().flatten());
+        assert_eq!(calls.filter(|own| own["id"] == "slow").count(), 1, "{others} {times}");
+    }
+}
+
+/// Results of two calls of a server stand in one message, with a call of the client's.
+#[test]
+fn a_call_stays_with_results_whose_calls_are_gone() {
+    let wait = |id: &str, own: &str| {
+        let server = json!({"type": "server_tool_use", "id": id, "name": "advisor", "input": {}});
+        json!({"role": "assistant", "content": [server, call(own, 0)]})
+    };
+    let advice = |id: &str| {
+        let text = "Open the gate. ".repeat(30);
+        json!({"type": "advisor_tool_result", "tool_use_id": id, "content": {"type": "advisor_result", "text": text}})
+    };
+    for (others, words) in (0..30_usize).flat_map(|others| [(others, 20), (others, 90)]) {
+        let [search, found] = load("s", 0);
+        let mut messages = vec![user("Look at all gates.")];
+        messages.push(json!({"role": "assistant", "content": [search, found]}));
+        messages.push(user("All of them."));
+        for nth in 0..2 {
+            messages.push(wait(&format!("s{nth}"), &format!("w{nth}")));
+            messages.push(result(&format!("w{nth}"), words));
+        }
+        for nth in 0..others {
+            let id = format!("c{nth}");
+            messages.push(json!({"role": "assistant", "content": [call(&id, 0)]}));
+            messages.push(result(&id, words));
+        }
+        let late = [advice("s0"), advice("s1"), call("last", 0)];
+        messages.push(json!({"role": "assistant", "content": late}));
+        messages.push(result("last", 5));
+        for limit_tokens in [1_200, 2_600, 5_000] {
+            let body = sent(&messages, limit_tokens).expect("it fits");
+            check(&body);
+            let is_last = |own: &Value| own["tool_use_id"] == "last";
+            assert!(blocks(&body).any(is_last), "{others} {words} {limit_tokens}: {body}");
+        }
+    }
+}
+
 #[test]
 fn a_program_stays_with_its_calls() {
     let mut messages = vec![user("Look at all gates.")];
