@@ -216,13 +216,19 @@ impl Compaction<'_> {
         let mut note = Note { message, place, compaction, left_out, tokens: 0, excerpts, summary };
         // A note in a message of its own consists of the written text alone.
         let counted = counted.filter(|_| matches!(place, Place::Own | Place::OwnBefore));
-        let count = || self.state.profile.measure.encoding.count(&note.text());
-        note.tokens = counted.unwrap_or_else(count) + FRAME_TOKENS;
+        let count = |note: &Note| self.state.profile.measure.encoding.count(&note.text());
+        note.tokens = counted.unwrap_or_else(|| count(&note)) + FRAME_TOKENS;
         if size + note.tokens > limit {
-            if note.summary.is_some() {
+            // A text may take more tokens next to another: what is left says how many are gone.
+            let is_unfit = note.summary.take().is_some();
+            note.excerpts = None;
+            note.tokens = count(&note) + FRAME_TOKENS;
+            if is_unfit {
                 self.state.history.summary = SummaryUse::Unfit;
             }
-            return;
+            if size + note.tokens > limit {
+                return;
+            }
         }
         if note.excerpts.is_some() {
             let covered = std::mem::take(&mut self.state.notes.unexcerpted);
