@@ -208,6 +208,7 @@ impl Notes {
             Part::Large(data) => large.get_or_insert_with(|| Box::new(Skim::new())).feed(data),
             Part::LargeEnd => {
                 let skim = large.take();
+                self.metered.said_bytes += skim.as_ref().map_or(0, |skim| skim.said_bytes());
                 match skim.as_ref().and_then(|skim| skim.kept()) {
                     Some(data) => self.event(Event { name: b"", data, id: b"" }),
                     None => {
@@ -215,7 +216,6 @@ impl Notes {
                         self.metered.events += 1;
                     }
                 }
-                self.metered.said_bytes += skim.map_or(0, |skim| skim.said_bytes());
             }
         }
     }
@@ -663,13 +663,24 @@ mod tests {
             r#"{{"type":"response.completed","response":{{"model":"m","output":[{{"type":"image_generation_call","result":"{picture}"}},{{"type":"web_search_call"}}],{usage}}}}}"#
         );
         let stream = format!("event: response.completed\r\ndata: {event}\r\n\r\n");
-        let pieces: Vec<&[u8]> = stream.as_bytes().chunks(8000).collect();
-        let metered = metered("text/event-stream", &pieces);
+        let metered_of = |stream: &str| {
+            let pieces: Vec<&[u8]> = stream.as_bytes().chunks(8000).collect();
+            metered("text/event-stream", &pieces)
+        };
+        let metered = metered_of(&stream);
         assert_eq!(metered.model.as_deref(), Some("m"));
         let usage = metered.usage.expect("usage");
         assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(7), Some(3)));
         assert_eq!((usage.web_searches, metered.events), (Some(1), 1));
         assert!(metered.done && !metered.overlong);
+        // The text of such an event comes with its usage, not behind it.
+        let chunk = format!(
+            r#"{{"choices":[{{"delta":{{"content":"{picture}"}}}}],"usage":{{"prompt_tokens":7,"completion_tokens":3}}}}"#
+        );
+        let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
+        let metered = metered_of(&stream);
+        let usage = metered.usage.expect("usage");
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(7), Some(3)));
     }
 
     #[test]

@@ -93,7 +93,10 @@ impl Opening {
             Answering::Json => Kind::Json(Skim::new()),
             Answering::Other => Kind::Other,
         };
-        let verdict = matches!(kind, Kind::Other).then_some(Verdict::Content);
+        // A page is that of a gateway in between.
+        let is_page = content_type.is_some_and(|own| own.trim_start().starts_with("text/html"));
+        let verdict = if is_page { SILENT } else { Verdict::Content };
+        let verdict = matches!(kind, Kind::Other).then_some(verdict);
         Self { kind, verdict, is_announced: false }
     }
 
@@ -393,6 +396,7 @@ mod tests {
             assert_eq!(verdict("application/json", body), expected, "{body}");
         }
         assert_eq!(verdict("audio/mpeg", ""), Verdict::Content);
+        assert_eq!(verdict("text/html; charset=utf-8", "<html>"), SILENT);
     }
 
     #[test]
