@@ -107,7 +107,8 @@ fn limits(price: &Price, row: &mut impl FnMut(&str, String, &str)) {
                     row(&format!("limit {word:?}"), size, formula);
                 }
             }
-            Goal::Limit | Goal::Step(_) | Goal::Tokens(_) => {}
+            // "cold" has the sizes of "economic".
+            Goal::Limit | Goal::Step(_) | Goal::Tokens(_) | Goal::Cold(_) => {}
         }
     }
 }

@@ -205,7 +205,7 @@ impl<'a> PolicyKeys<'a> {
                 (Some((_, goal)), _) => Ok(*goal),
                 (None, Ok(tokens @ 1..=MAX_TOKENS)) => Ok(Goal::Tokens(tokens)),
                 _ => Err(format!(
-                    "{text:?} is not \"window\", \"step\", \"economic\" or a number of tokens from 1"
+                    "{text:?} is not \"window\", \"step\", \"economic\", \"cold\" or a number of tokens from 1"
                 )),
             }
         });

@@ -36,6 +36,25 @@ fn is_of(model: &str, family: &str) -> bool {
     name.match_indices(family).any(|(at, _)| at == 0 || "/.-_".contains(&name[at - 1..at]))
 }
 
+/// Returns the smallest prefix that the cache of a model's provider holds, in tokens, and its lifetime, in
+/// milliseconds.
+fn family(model: &str) -> (u64, u64) {
+    let family = FAMILIES.iter().find(|(family, _, _)| is_of(model, family));
+    family.map_or((1024, 5 * MINUTE_MS), |(_, least, minutes)| (*least, minutes * MINUTE_MS))
+}
+
+/// Time after a pause has outlived a cache for which it may still hold what it held, in milliseconds.
+pub const MARGIN_MS: u64 = MINUTE_MS;
+
+/// Returns the time, in milliseconds, after which a provider's cache has certainly dropped what a request to a
+/// model with this body left there: the model's own lifetime, or one that the body asks for.
+pub fn cold_after_ms(model: &str, body: &str) -> u64 {
+    let asked = [("\"24h\"", 24 * 60), ("\"1h\"", 60)];
+    let asked = asked.iter().find(|(word, _)| body.contains(word));
+    let lifetime_ms = asked.map_or(family(model).1, |(_, minutes)| minutes * MINUTE_MS);
+    lifetime_ms + MARGIN_MS
+}
+
 /// What a provider's cache does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheRules {
@@ -58,12 +77,10 @@ impl CacheRules {
         if is_unmarked && is_of(model, "claude") {
             return Self { least_tokens: u64::MAX, ..Self::LASTING };
         }
-        let family = FAMILIES.iter().find(|(family, _, _)| is_of(model, family));
-        let (least_tokens, minutes) =
-            family.map_or((1024, 5), |(_, least, minutes)| (*least, *minutes));
+        let (least_tokens, lifetime_ms) = family(model);
         Self {
             least_tokens,
-            lifetime_ms: Some(minutes * MINUTE_MS),
+            lifetime_ms: Some(lifetime_ms),
             is_write_priced: price.rates.get(Kind::CacheWrite).is_some(),
         }
     }

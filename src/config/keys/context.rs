@@ -14,9 +14,10 @@ const MAX_COUNT: u64 = 10_000;
 const POLICY: &[Key] = keys! {
     /// Size that marks and shares are of, if the request's limit is higher: "window" for that limit, "step"
     /// for the size above which the model's input costs more, "economic" for where a compaction is cheapest
-    /// by the model's prices and the conversation's growth, or a number of tokens. What must stay may exceed
+    /// by the model's prices and the conversation's growth, "cold" for the same and half the way there after
+    /// a pause that the provider's cache does not outlive, or a number of tokens. What must stay may exceed
     /// it, up to the request's limit.
-    limit = "window", TextOrWhole("\"window\", \"step\", \"economic\" or integer"), MovesCompactions;
+    limit = "window", TextOrWhole("\"window\", \"step\", \"economic\", \"cold\" or integer"), MovesCompactions;
     /// High mark, above which a compaction happens: a share of the limit minus the system messages
     /// and the first user message.
     hard = 1.0, Share(10, 1000), MovesCompactions;

@@ -1,5 +1,5 @@
-//! Decisions of conversations whose model binds its thinking to everything before it: recorded in the
-//! store before a compaction is first sent, found by the conversation's prefix, and kept until they no
+//! Decisions of conversations whose model binds its thinking to everything before it, or that pauses shorten:
+//! recorded in the store before a compaction is first sent, found by the conversation's prefix, and kept until they no
 //! longer fit. Memory in front of the store saves reads, and changes nothing.
 
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub(super) struct Looking<'a> {
     pub ends: &'a [u128],
     /// Whether it is so large that another process may have compacted it since this one saw it.
     pub may_be_compacted: bool,
+    /// Whether only one with thinking has decisions.
+    pub needs_thinking: bool,
 }
 
 /// Conversation that was looked up.
@@ -105,10 +107,11 @@ impl DecisionRecords {
     /// Looks up a conversation; `None` if the store must be read and that may block. A store that
     /// cannot be read has no record.
     ///
-    /// The store is not read for a conversation without thinking, nor for one that this process has
+    /// The store is not read for a conversation without thinking if that is needed, nor for one that this process has
     /// seen before unless [`Looking::may_be_compacted`].
     pub(super) fn look(&self, looking: &Looking<'_>, may_block: bool) -> Option<Found> {
-        let Looking { tenant, protocol, messages, ends, may_be_compacted } = *looking;
+        let Looking { tenant, protocol, messages, ends, may_be_compacted, needs_thinking } =
+            *looking;
         let (seen, known) = self.longest(ends);
         let mut own = known.clone().unwrap_or_else(|| Known {
             key: self.keys.start(tenant, protocol),
@@ -122,7 +125,8 @@ impl DecisionRecords {
             keys.push(own.key);
         }
         let mut is_certain = true;
-        if own.thinks && !keys.is_empty() && (known.is_none() || may_be_compacted) {
+        let may_have = own.thinks || !needs_thinking;
+        if may_have && !keys.is_empty() && (known.is_none() || may_be_compacted) {
             match self.newest(tenant, &keys, may_block) {
                 Read::Blocks => return None,
                 Read::Fails => is_certain = false,
@@ -261,7 +265,15 @@ mod tests {
             let ends: Vec<u128> = ends.collect();
             let protocol = Protocol::Messages;
             let messages = &messages;
-            let looking = Looking { tenant, protocol, messages, ends: &ends, may_be_compacted };
+            let needs_thinking = true;
+            let looking = Looking {
+                tenant,
+                protocol,
+                messages,
+                ends: &ends,
+                may_be_compacted,
+                needs_thinking,
+            };
             records.look(&looking, may_block)
         };
         tokio::task::spawn_blocking(looked).await.expect("it ends")

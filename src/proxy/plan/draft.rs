@@ -43,7 +43,8 @@ use weir_engine::compact::source::count_and_search;
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
-    CannotFit, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received, plan_with,
+    CannotFit, Decisions, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
+    plan_with,
 };
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
@@ -74,7 +75,7 @@ pub(super) struct Draft {
     is_side: bool,
     /// The options by configuration, while the conversation keeps other decisions.
     current: Option<Box<PlanOptions>>,
-    /// The conversation's decisions as looked up, if its model binds its thinking.
+    /// The conversation's decisions as looked up, if it keeps any.
     found: Option<Found>,
     /// Whether kept decisions no longer serve, or it is unknown what the conversation was sent as.
     is_begun_again: bool,
@@ -253,6 +254,7 @@ impl Draft {
                 return Ok(Parsed::new());
             }
             self.conversation = Some(self.look_up(shared, job, request, extras_tokens));
+            self.options.compacts_early = self.is_cold(request);
         }
         self.count_messages(shared, job, request, most_bytes)
     }
@@ -326,7 +328,9 @@ impl Draft {
         request: &Request<'_>,
         extras_tokens: u64,
     ) -> Conversation {
+        // Only those that went on from a compaction after a pause have its state.
         let decisions = self.options.decisions(request, extras_tokens);
+        let decisions = Decisions { compacted_at: Vec::new(), ..decisions };
         let (cache, messages) = (&shared.state.cache, &request.messages);
         let whose = (job.tenant, &decisions, shared.config.summaries.mode());
         let own = self.hashes(shared, request).to_vec();
@@ -437,6 +441,7 @@ impl Draft {
         let is_sought = self.has_decisions() && self.found.is_none();
         (is_new && job.body.len() >= LONG_BODY_BYTES)
             || (is_sought && !request.messages.is_empty())
+            || self.options.compacts_early
             || self.other_measure().is_some()
             || cost.largest_uncounted_extra_bytes > INLINE_BYTES
             || cost.uncounted_bytes > INLINE_BYTES

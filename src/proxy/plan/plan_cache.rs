@@ -2,6 +2,7 @@
 //! an entry changes no result, only its cost.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use moka::sync;
 use tokio::time::Instant;
@@ -35,7 +36,12 @@ pub(super) struct Remembered {
 
 /// Request of a conversation that an upstream last accepted. A plan alone does not change it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastSent(Arc<Mutex<Option<Sent>>>);
+pub(super) struct LastSent {
+    sent: Arc<Mutex<Option<Sent>>>,
+    /// Time of the last one of the conversation and of those that branched off from it: each renews the
+    /// provider's cache.
+    at: Arc<Mutex<Option<Instant>>>,
+}
 
 /// Request of a conversation that an upstream accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,17 +55,24 @@ pub(super) struct Sent {
 impl LastSent {
     /// Returns the request; `None` if no request of the conversation is known to be accepted.
     pub(super) fn get(&self) -> Option<Sent> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that an upstream accepted `sent`, and returns the request before it.
-    pub(super) fn set(&self, sent: Sent) -> Option<Sent> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(sent)
+    /// Returns the time since the last request; `None` if none is known to be accepted.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        let at = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.map(|at| at.elapsed())
+    }
+
+    /// Records that an upstream accepted `sent` at this time, and returns the request before it.
+    pub(super) fn set(&self, sent: Sent, at: Instant) -> Option<Sent> {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).replace(sent)
     }
 
     /// Copies it for the conversation's next request, which may be one of several.
     pub(super) fn branch(&self) -> Self {
-        Self(Arc::new(Mutex::new(self.get())))
+        Self { sent: Arc::new(Mutex::new(self.get())), at: Arc::clone(&self.at) }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::proxy::admit::request::{Asked, RequestOptions};
 use crate::proxy::summaries::{PrefetchSpan, Requester, SummaryOutcome, WaitMode};
 use crate::proxy::upstreams::probe::Probe;
 use crate::proxy::upstreams::routes::Route;
+use tokio::time::Instant;
 use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::{Fate, Limits, Zone};
 use weir_engine::plan::USAGE;
@@ -233,10 +234,10 @@ impl Progress {
         Self { last_sent: last_sent.clone(), sent: Sent { received_tokens, compactions } }
     }
 
-    /// Records that an upstream accepted the request, and returns whether it is the first with its
+    /// Records that an upstream accepted the request at this time, and returns whether it is the first with its
     /// compactions.
-    pub fn note(&self) -> bool {
-        let before = self.last_sent.set(self.sent);
+    pub fn note(&self, at: Instant) -> bool {
+        let before = self.last_sent.set(self.sent, at);
         self.sent.compactions > before.map_or(0, |before| before.compactions)
     }
 }

@@ -291,6 +291,7 @@ fn guarded(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_engine::compact::policy::Goal;
 
     fn shared() -> Arc<Shared> {
         Planner::new(Arc::default(), PlannerParts::default()).shared
@@ -397,6 +398,50 @@ mod tests {
                 on.read_ahead.run();
             }
             assert!(taken_up > 45, "{taken_up} were taken up in {protocol:?}");
+        }
+    }
+
+    /// Planner of an instance with this store and limit.
+    fn instance(store: &weir_store::Store, goal: usize) -> Planner {
+        let mut config = Config::default();
+        config.context.policy.zones.goal = Goal::WORDS[goal].1;
+        let state = PlanState::new(&config.cache, Some(store.clone()));
+        let parts = PlannerParts { state: Some(Arc::new(state)), ..PlannerParts::default() };
+        Planner::new(Arc::new(config), parts)
+    }
+
+    /// Plans a request of so many messages, as it is sent `minutes_ago`.
+    async fn sent(planner: &Planner, messages: usize, minutes_ago: u64) -> Planned {
+        let job = job(conversation(messages), None);
+        let mut planned = planner.plan_job(&job).await.expect("it fits");
+        assert!(!planner.settle(&mut planned).await);
+        let ago = std::time::Duration::from_secs(60 * minutes_ago);
+        planned.progress.as_ref().expect("it is one").note(Instant::now() - ago);
+        planned
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_pause_that_the_cache_does_not_outlive_compacts_for_all_instances() {
+        const ECONOMIC: usize = 2;
+        const COLD: usize = 3;
+        for (goal, minutes_ago, is_compacted) in
+            [(COLD, 12, true), (COLD, 10, false), (ECONOMIC, 12, false)]
+        {
+            let store = weir_store::Store::in_memory().expect("there is memory");
+            let [one, other] = [(); 2].map(|()| instance(&store, goal));
+            assert_eq!(sent(&one, 25, minutes_ago).await.compactions, 0);
+            let cold = sent(&one, 27, 0).await;
+            assert_eq!(cold.compactions, u32::from(is_compacted), "{minutes_ago} minutes");
+            assert_eq!(cold.compaction.is_new, is_compacted);
+            let [next, elsewhere] = [sent(&one, 29, 0).await, sent(&other, 29, 0).await];
+            assert_eq!(next.compactions, u32::from(is_compacted));
+            assert_eq!(next.body, elsewhere.body);
+            assert!(!next.compaction.is_new && !next.is_compacted_here);
+            let Some(body) = cold.body.filter(|_| is_compacted) else { continue };
+            let end = body.iter().rposition(|byte| *byte == b']').expect("a list");
+            assert!(next.body.expect("it is shorter, too").starts_with(&body[..end]));
+            // What branched off before is sent as it was.
+            assert_eq!(sent(&one, 25, 0).await.compactions, 0);
         }
     }
 

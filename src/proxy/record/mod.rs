@@ -21,7 +21,7 @@ use crate::proxy::hold::journal::{Account, Awaited, Cost};
 use crate::proxy::live;
 use crate::proxy::logged::{clipped, logged};
 use crate::proxy::metrics::{Metrics, Resend};
-use crate::proxy::plan::{LeftOut, Planned, ReadAhead, planned::Progress};
+use crate::proxy::plan::{LeftOut, Planned, ReadAhead};
 use crate::proxy::traces::Trace;
 use crate::proxy::traces::context::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::proxy::upstreams::{Upstream, learned::Sampling, probe::Probe};
@@ -262,7 +262,7 @@ impl Record {
     /// Records that the upstream accepted the plan. Counts and logs a compaction if this is its
     /// first request; in observe mode it is only counted.
     pub fn taken(&mut self, planned: &Planned) {
-        let is_first = planned.progress.as_ref().is_some_and(Progress::note);
+        let is_first = planned.progress.as_ref().is_some_and(|own| own.note(Instant::now()));
         if !is_first || planned.compacted_by.is_empty() {
             return;
         }

@@ -236,6 +236,8 @@ async fn a_key_may_use_its_models_under_all_their_names() {
         ("/v1/embeddings", "gpt-4o", r#""fallbacks":["o3"]"#, 403),
         ("/v1/chat/completions", "gpt-4o", r#""messages":[],"fallbacks":["o3"]"#, 403),
         ("/v1/embeddings", "gpt-4o", r#""models":["gpt-4o"],"fallbacks":null"#, 200),
+        ("/v1/embeddings", "gpt-4o", r#""context_window_fallbacks":{"gpt-4o":["o3"]}"#, 403),
+        ("/v1/embeddings", "gpt-4o", r#""providerOptions":{"gateway":{"models":["o3"]}}"#, 403),
         (
             "/v1/chat/completions",
             "gpt-4o",
@@ -263,7 +265,7 @@ async fn a_key_may_use_its_models_under_all_their_names() {
     }
     let in_text = r#"{"model":"gpt-4o","models":"o3","input":"x"}"#;
     let in_text = setting.ask(post("/v1/embeddings", &key.header(), in_text)).await;
-    in_text.assert_error(400, "invalid_request");
+    in_text.assert_error(403, "model_not_found");
     let unnamed = setting.ask(post("/v1/moderations", &key.header(), "{\"input\":\"x\"}")).await;
     unnamed.assert_error(403, "model_not_found");
     let trusted = r#"{"models":["gpt-4o"],"passthrough":true}"#;

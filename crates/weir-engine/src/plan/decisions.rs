@@ -21,6 +21,10 @@ pub struct Decisions {
     pub thinking_from: usize,
     /// Whether a system message after other messages becomes a user's.
     pub late_system_as_user: bool,
+    /// Numbers of messages after which a compaction was made although none was due, because the provider's
+    /// cache had dropped the conversation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compacted_at: Vec<usize>,
 }
 
 impl PlanOptions {
@@ -38,6 +42,7 @@ impl PlanOptions {
                 false => kept.map_or(0, |kept| kept.thinking_from),
             },
             late_system_as_user: self.late_system_as_user,
+            compacted_at: kept.map_or_else(Vec::new, |kept| kept.compacted_at.clone()),
         }
     }
 
@@ -84,6 +89,31 @@ mod tests {
         let request = Protocol::Messages.read(body.as_bytes(), 1000).expect("a request");
         let plan = plan(&request, options, &NoSummaries).expect("it fits");
         (plan.body.unwrap_or_else(|| body.to_owned()), options.decisions(&request, 0))
+    }
+
+    /// A conversation that was compacted although nothing was due goes on from there, by its decisions alone.
+    #[test]
+    fn an_early_compaction_is_made_again_from_its_record() {
+        let early = PlanOptions { compacts_early: true, ..options(9_000, 1000) };
+        let at = body(24);
+        let request = Protocol::Messages.read(at.as_bytes(), 1000).expect("a request");
+        let sent = plan(&request, &early, &NoSummaries).expect("it fits");
+        assert!(sent.is_early && sent.compactions == 1, "{}", sent.action);
+        let whole = plan(&request, &options(9_000, 1000), &NoSummaries).expect("it fits");
+        assert_eq!(whole.compactions, 0);
+        let mut decisions = early.decisions(&request, 0);
+        decisions.compacted_at.push(request.messages.len());
+        let mut kept = options(9_000, 1000);
+        kept.keep(Arc::new(decisions));
+        let again = plan(&request, &kept, &NoSummaries).expect("it fits");
+        assert_eq!(again.body, sent.body);
+        let more = r#",{"role":"assistant","content":"I went."},{"role":"user","content":"On."}]}"#;
+        let later = at.strip_suffix("]}").expect("a list").to_owned() + more;
+        let request = Protocol::Messages.read(later.as_bytes(), 1000).expect("a request");
+        let later =
+            plan(&request, &kept, &NoSummaries).expect("it fits").body.expect("it is shorter");
+        let sent = sent.body.expect("it is shorter");
+        assert_eq!(later.strip_prefix(sent.strip_suffix("]}").expect("a list")), Some(more));
     }
 
     /// Where nobody set the limit, a learned ratio alone refuses nothing.

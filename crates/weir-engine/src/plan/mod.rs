@@ -77,6 +77,8 @@ pub struct Plan {
     pub compactions: u32,
     /// Whether the last of them is made at this very request.
     pub is_compacted_here: bool,
+    /// Whether that one was not due ([`PlanOptions::compacts_early`]).
+    pub is_early: bool,
     /// How full the context is.
     pub zone: Zone,
     /// Usage request in `body`, if one was added.
@@ -126,11 +128,13 @@ pub fn plan_with(
         .with_summaries(&summary);
     let extras_tokens = known::extras_tokens(request, options.measure, known);
     let mut state = state(request, options, extras_tokens, known, &source)?;
-    if options.compacts_early && state.is_past_half_way() {
+    let is_early = options.compacts_early && state.is_past_half_way();
+    if is_early {
         state = Arc::new(state.compacted(&source));
     }
     known.keep_state(&state);
     let mut plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
+    plan.is_early = is_early;
     plan.correct_head(request, options, known)?;
     if options.shortens {
         return plan.shorten(options, &source);
@@ -176,8 +180,14 @@ fn state(
     let all = request.messages.len();
     let at_hand = known.state().filter(|state| state.messages() <= all);
     let decisions = options.decisions(request, extras_tokens);
-    let thinking_from = decisions.thinking_from;
-    let state = at_hand.unwrap_or_else(|| Arc::new(Compactor::new(Arc::new(decisions.profile))));
+    let (thinking_from, compacted_at) = (decisions.thinking_from, decisions.compacted_at);
+    let mut state =
+        at_hand.unwrap_or_else(|| Arc::new(Compactor::new(Arc::new(decisions.profile))));
+    let is_compacted =
+        |state: &Compactor| compacted_at.contains(&state.messages()) && !state.is_compacted_here();
+    if is_compacted(&state) {
+        state = Arc::new(state.compacted(source));
+    }
     if state.messages() == all {
         return Ok(state);
     }
@@ -196,6 +206,9 @@ fn state(
         state.push(fact, source);
         if state.messages() == thinking_from {
             state.drop_thinking_before(thinking_from);
+        }
+        if is_compacted(&state) {
+            state = state.compacted(source);
         }
     }
     Ok(Arc::new(state))
@@ -249,6 +262,7 @@ impl Plan {
             planned_tokens: None,
             compactions: 0,
             is_compacted_here: false,
+            is_early: false,
             zone: Zone::Continue,
             usage_request: None,
             max_output_tokens: request.max_output_tokens,

@@ -231,8 +231,7 @@ impl Made {
 
     /// Whether the cache had certainly dropped what was sent before: a minute more than it keeps it had passed.
     pub(super) fn is_long_cold(&self) -> bool {
-        const MARGIN_MS: u64 = 60_000;
-        self.rules.is_cold(self.pause_ms.map(|pause_ms| pause_ms.saturating_sub(MARGIN_MS)))
+        self.rules.is_cold(self.pause_ms.map(|pause_ms| pause_ms.saturating_sub(bill::MARGIN_MS)))
     }
 
     pub(super) fn nano_usd(&self) -> u64 {

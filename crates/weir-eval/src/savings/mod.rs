@@ -35,16 +35,10 @@ const TRIED: usize = 3;
 /// Messages that stay after each compaction of the optimum, in tokens: as many as limits by price keep at least.
 const KEPT_TOKENS: u64 = 16_000;
 
-/// Limit by price, before the prices are known.
-const ECONOMIC: Goal = Goal::WORDS[2].1;
-
 /// Limit that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrialLimit {
     Goal(Goal),
-    /// By price; and before a request after a pause that the cache does not outlive, if half the way to the next
-    /// compaction is done.
-    Cold,
     /// No limit: the cheapest compactions if the conversation is known to its end, by sizes alone. Nothing is
     /// planned, and nothing is said of what is lost.
     Optimum,
@@ -55,8 +49,8 @@ impl TrialLimit {
     pub const WORDS: [(&'static str, Self); 5] = [
         ("window", Self::Goal(Goal::Limit)),
         ("step", Self::Goal(Goal::Step(u64::MAX))),
-        ("economic", Self::Goal(ECONOMIC)),
-        ("cold", Self::Cold),
+        ("economic", Self::Goal(Goal::WORDS[2].1)),
+        ("cold", Self::Goal(Goal::WORDS[3].1)),
         ("optimum", Self::Optimum),
     ];
 
@@ -64,7 +58,6 @@ impl TrialLimit {
     pub fn word(self) -> Option<&'static str> {
         match self {
             Self::Goal(goal) => goal.word(),
-            Self::Cold => Some("cold"),
             Self::Optimum => Some("optimum"),
         }
     }
@@ -162,7 +155,7 @@ pub fn examine(
         let is_below = own.tokens().is_none_or(|limit| largest_prompt_tokens > limit);
         let run = is_below.then(|| match own {
             TrialLimit::Optimum => (optimum::cheapest(&history, KEPT_TOKENS), Limited::default()),
-            own => limited(&history, &questions, own, policy, &readings),
+            TrialLimit::Goal(goal) => limited(&history, &questions, goal, policy, &readings),
         });
         let (bills, limited) = run.unwrap_or_default();
         limits.push(limited);
@@ -203,12 +196,11 @@ fn model_cost<'m>(models: &'m mut Vec<ModelCost>, model: &str) -> &'m mut ModelC
 fn limited(
     history: &History,
     questions: &Questions,
-    tried: TrialLimit,
+    goal: Goal,
     policy: &Policy,
     readings: &Rc<Readings>,
 ) -> (Vec<BilledTokens>, Limited) {
-    let is_cold = tried == TrialLimit::Cold;
-    let goal = if let TrialLimit::Goal(goal) = tried { goal } else { ECONOMIC };
+    let is_cold = matches!(goal, Goal::Cold(_));
     let conversation = &history.conversation;
     let mut found = Limited::default();
     let mut policy = policy.clone();

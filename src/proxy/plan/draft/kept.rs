@@ -1,17 +1,23 @@
-//! Plans by the decisions that a conversation keeps, for models that bind their thinking to everything
-//! before it. Says when they end; `decisions.rs` records them.
+//! Plans by the decisions that a conversation keeps: for models that bind their thinking to everything
+//! before it, and where pauses make compactions. Says when they end; `decisions.rs` records them.
 
 use std::sync::Arc;
 
 use super::{Draft, map};
 use crate::proxy::plan::decisions::{Begun, Looking};
+use crate::proxy::plan::plan_cache::LastSent;
 use crate::proxy::plan::planned::Job;
 use crate::proxy::plan::shared::Shared;
+use weir_engine::compact::policy::Goal;
 use weir_engine::compact::report::Treatment;
 use weir_engine::compact::{Fact, Measure};
 use weir_engine::plan::{Mode, Plan, PlanError, PlanOptions, extra_tokens};
 use weir_engine::tokens::REPLY_PRIMING;
 use weir_engine::wire::Request;
+use weir_eval::bill::cold_after_ms;
+
+/// Least bytes of a conversation that a compaction by price may have shortened: 16,000 tokens of history stay.
+const LEAST_COLD_BYTES: usize = 48_000;
 
 /// Size of a plan by another way of counting than its own.
 #[derive(Clone, Copy)]
@@ -38,13 +44,15 @@ impl Draft {
         let own = &self.hashes(shared, request)[head..];
         let ends = shared.state.cache.prefixes_of(tenant, protocol, own);
         let bytes: usize = request.messages.iter().map(|raw| raw.len()).sum();
+        let may_be_cold = self.is_compacted_cold() && bytes >= LEAST_COLD_BYTES;
         let looking = Looking {
             tenant,
             protocol,
             messages: &request.messages[head..],
             ends: &ends,
             // Hardly any text takes more tokens than bytes.
-            may_be_compacted: bytes as u64 >= self.options.input_tokens(request),
+            may_be_compacted: may_be_cold || bytes as u64 >= self.options.input_tokens(request),
+            needs_thinking: !may_be_cold,
         };
         let Some(found) = shared.state.decisions.look(&looking, may_block) else { return false };
         if let Some(decisions) = &found.decisions {
@@ -57,7 +65,24 @@ impl Draft {
 
     /// Whether the conversation keeps its decisions.
     pub(in crate::proxy::plan) fn has_decisions(&self) -> bool {
-        self.options.policy.is_thinking_bound && self.options.mode == Mode::Compact
+        (self.options.policy.is_thinking_bound || self.is_compacted_cold())
+            && self.options.mode == Mode::Compact
+    }
+
+    /// Whether the conversation is compacted after a pause that the provider's cache does not outlive.
+    fn is_compacted_cold(&self) -> bool {
+        matches!(self.options.policy.zones.goal, Goal::Cold(_))
+    }
+
+    /// Whether the provider's cache has dropped what was sent of the conversation before, so that a compaction now
+    /// costs no more than the request itself.
+    pub(super) fn is_cold(&self, request: &Request<'_>) -> bool {
+        let last_sent = self.conversation.as_ref().map(|own| &own.last_sent);
+        let may = self.is_compacted_cold() && self.has_decisions() && !self.is_side;
+        let pause = last_sent.filter(|_| may).and_then(LastSent::pause);
+        pause.is_some_and(|pause| {
+            pause.as_millis() > u128::from(cold_after_ms(&self.model, request.text))
+        })
     }
 
     /// Returns to the options by configuration, and leaves out all thinking so far: a new plan moves
@@ -66,7 +91,7 @@ impl Draft {
         if let Some(current) = self.current.take() {
             self.options = *current;
         }
-        self.options.drops_thinking = true;
+        self.options.drops_thinking = self.options.policy.is_thinking_bound;
         self.is_begun_again = true;
         self.extras.fill(None);
         self.conversation = None;
@@ -151,6 +176,7 @@ impl Draft {
             let is_shown_late =
                 |plan: &Plan| plan.treatment == Treatment::Compacted && !plan.is_compacted_here;
             return found.thinks
+                && self.options.policy.is_thinking_bound
                 && !self.options.drops_thinking
                 && plan.as_ref().is_ok_and(is_shown_late);
         };
@@ -186,7 +212,10 @@ impl Draft {
     pub(super) fn begun(&self, job: &Job, request: &Request<'_>, plan: &Plan) -> Option<Begun> {
         let is_first = plan.treatment == Treatment::Compacted && !self.options.passes_whole;
         let found = self.found.as_ref().filter(|_| is_first)?;
-        let decisions = self.options.decisions(request, self.extras.iter().flatten().sum());
+        let mut decisions = self.options.decisions(request, self.extras.iter().flatten().sum());
+        if plan.is_early {
+            decisions.compacted_at.push(request.messages.len());
+        }
         let is_new = self.options.kept.as_deref() != Some(&decisions);
         // The record of each compaction is near for those that look for it.
         (is_new || plan.is_compacted_here)

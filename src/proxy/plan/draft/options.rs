@@ -88,7 +88,7 @@ pub(super) fn adapt(
     if let Some(AskedCompaction::Above(Some(tokens))) = job.asked.compaction {
         policy.zones.goal = Goal::Tokens(match policy.zones.goal {
             Goal::Tokens(own) => own.min(tokens),
-            Goal::Limit | Goal::Step(_) | Goal::Economic(_) => tokens,
+            Goal::Limit | Goal::Step(_) | Goal::Economic(_) | Goal::Cold(_) => tokens,
         });
     }
     policy.clearing.clone_from(&job.asked.clearing);
@@ -106,7 +106,7 @@ pub(super) fn adapt_to_price(policy: &mut Policy, config: &Config, route: &Route
             [Kind::CachedInput, Kind::CacheWrite].map(|kind| price.permille_of_input(kind));
         policy.cached_permille = read.unwrap_or(USUAL_CACHED_PERMILLE);
         policy.zones.goal = policy.zones.goal.priced([read, write], price.step_tokens());
-    } else if matches!(policy.zones.goal, Goal::Economic(_)) {
+    } else if policy.zones.goal.is_by_price() {
         // Without a price nobody knows what is cheapest.
         policy.zones.goal = Goal::Limit;
     }

@@ -137,6 +137,9 @@ pub enum Goal {
     Step(u64),
     /// Where a compaction is cheapest by these prices and the conversation's own growth.
     Economic(CachePrices),
+    /// The same, and a compaction half the way there after a pause that the provider's cache does not outlive: its
+    /// next request is written whole in any case.
+    Cold(CachePrices),
 }
 
 /// Prices of input in thousandths of what is neither read from the cache nor written to it.
@@ -174,11 +177,17 @@ const STEP_MARGIN_PERMILLE: u32 = 30;
 
 impl Goal {
     /// Goals with a name.
-    pub const WORDS: [(&'static str, Self); 3] = [
+    pub const WORDS: [(&'static str, Self); 4] = [
         ("window", Self::Limit),
         ("step", Self::Step(u64::MAX)),
         ("economic", Self::Economic(CachePrices::USUAL)),
+        ("cold", Self::Cold(CachePrices::USUAL)),
     ];
+
+    /// Whether it follows from prices alone, and is the limit without them.
+    pub fn is_by_price(self) -> bool {
+        matches!(self, Self::Economic(_) | Self::Cold(_))
+    }
 
     /// Returns the name; `None` for a number of tokens.
     pub fn word(self) -> Option<&'static str> {
@@ -198,8 +207,9 @@ impl Goal {
         match self {
             Self::Step(_) => Self::Step(step_tokens.unwrap_or(u64::MAX)),
             // Nothing is saved if input costs nothing.
-            Self::Economic(_) if write_permille == 0 => Self::Limit,
+            Self::Economic(_) | Self::Cold(_) if write_permille == 0 => Self::Limit,
             Self::Economic(_) => Self::Economic(prices),
+            Self::Cold(_) => Self::Cold(prices),
             Self::Limit | Self::Tokens(_) => self,
         }
     }

@@ -193,7 +193,9 @@ impl Compactor {
             Goal::Limit => limit_tokens,
             Goal::Tokens(tokens) => tokens.min(limit_tokens),
             Goal::Step(tokens) => self.within_step(tokens).min(limit_tokens),
-            Goal::Economic(prices) => self.cheapest_tokens(prices).min(limit_tokens),
+            Goal::Economic(prices) | Goal::Cold(prices) => {
+                self.cheapest_tokens(prices).min(limit_tokens)
+            }
         }
     }
 
@@ -258,7 +260,8 @@ impl Compactor {
         let mark = fixed + share(goal_tokens - fixed, first_permille);
         let is_cleared = self.masking.has_oversized || self.masking.cleared.tool_uses > 0;
         // A goal that rises later takes no compaction back.
-        let may_rise = matches!(policy.zones.goal, Goal::Economic(_) | Goal::Step(_));
+        let goal = policy.zones.goal;
+        let may_rise = goal.is_by_price() || matches!(goal, Goal::Step(_));
         let is_taken_back = may_rise && !self.is_untouched();
         let is_whole = !is_cleared && !is_taken_back && !self.has_dropped_thinking();
         is_whole && self.received_tokens() + overhead_tokens <= mark
