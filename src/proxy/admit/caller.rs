@@ -10,7 +10,7 @@ use http::{HeaderMap, Method};
 use crate::config::{Routes, names};
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::upstream::{Endpoint, Naming, Route, Target};
-use weir_engine::wire::allowance;
+use weir_engine::wire::allowance::{self, MAX_GROUPS};
 use weir_engine::wire::body::FALLBACKS;
 use weir_engine::wire::form;
 use weir_engine::wire::json;
@@ -171,7 +171,9 @@ impl Caller {
                 ..needs_passthrough(&message)
             });
         }
-        members.iter().try_for_each(|(name, raw)| self.check_member(name, raw, routes))?;
+        members
+            .iter()
+            .try_for_each(|(name, raw)| self.check_member((name, raw), routes, MAX_GROUPS))?;
         if let Some(model) = target.asked_model() {
             return self.check_model(&model, routes);
         }
@@ -211,11 +213,19 @@ impl Caller {
         }
         let Ok(text) = simdutf8::basic::from_utf8(body) else { return Ok(()) };
         let members = json::members(text).unwrap_or_default();
-        members.iter().try_for_each(|(name, raw)| self.check_member(name, raw, routes))
+        members
+            .iter()
+            .try_for_each(|(name, raw)| self.check_member((name, raw), routes, MAX_GROUPS))
     }
 
     /// Refuses other models than that of `model` which a member of a body names, if they are forbidden.
-    fn check_member(&self, name: &str, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
+    /// Groups of members are read to this depth.
+    fn check_member(
+        &self,
+        (name, raw): (&str, &str),
+        routes: &Routes,
+        depth: u32,
+    ) -> Result<(), ProxyError> {
         match name {
             "tools" => self.check_tools(raw, routes),
             // Tools that stand between messages (Responses).
@@ -237,11 +247,11 @@ impl Caller {
                 Err(ProxyError::new(ErrorKind::ModelNotAllowed, message).about(name))
             }
             // The settings of Vercel's gateway, too.
-            "extra_body" | "providerOptions" | "provider_options" | "gateway" => {
+            "extra_body" | "providerOptions" | "provider_options" | "gateway" if depth > 0 => {
                 let members = json::members(raw).unwrap_or_default();
                 self.check_models([raw].into_iter(), routes)?;
-                let mut inner = members.iter().filter(|(own, _)| own != name);
-                inner.try_for_each(|(name, raw)| self.check_member(name, raw, routes))
+                let mut inner = members.iter();
+                inner.try_for_each(|(own, raw)| self.check_member((own, raw), routes, depth - 1))
             }
             name if FALLBACKS.contains(&name) => self.check_fallbacks(raw, routes),
             _ => Ok(()),

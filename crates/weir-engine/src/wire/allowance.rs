@@ -447,8 +447,8 @@ fn thinking_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
     limits
 }
 
-/// Maximum depth of groups in groups.
-const MAX_GROUPS: u32 = 3;
+/// Maximum depth of groups in groups, and of lists of models.
+pub const MAX_GROUPS: u32 = 3;
 
 /// Passes the members on to `see`, and those of groups of settings among them.
 fn for_each_setting<'a>(members: &Members<'a>, depth: u32, see: &mut impl FnMut(&str, &'a str)) {
@@ -500,16 +500,21 @@ pub fn items_tools(input: &str) -> Vec<&str> {
 /// Returns the models that a value names: a list of names, of requests to models, or of lists by the model that they
 /// stand in for. A part of another form is an empty name.
 pub fn models_in(raw: &str) -> Vec<Cow<'_, str>> {
-    if let Some(elements) = json::elements(raw) {
-        return elements.into_iter().flat_map(models_in).collect();
-    }
-    let Some(members) = json::members(raw) else {
-        return vec![json::string(raw).unwrap_or_default()];
+    named_models(raw, MAX_GROUPS)
+}
+
+fn named_models(raw: &str, depth: u32) -> Vec<Cow<'_, str>> {
+    let name = |raw| vec![json::string(raw).unwrap_or_default()];
+    let Some(depth) = depth.checked_sub(1) else { return name(raw) };
+    let inner: Vec<&str> = match (json::elements(raw), json::members(raw)) {
+        (Some(elements), _) => elements,
+        (None, Some(members)) => match members.iter().find(|(name, _)| name == "model") {
+            Some((_, raw)) => return name(raw),
+            None => members.into_iter().map(|(_, raw)| raw).collect(),
+        },
+        (None, None) => return name(raw),
     };
-    match members.iter().find(|(name, _)| name == "model") {
-        Some((_, raw)) => vec![json::string(raw).unwrap_or_default()],
-        None => members.into_iter().flat_map(|(_, raw)| models_in(raw)).collect(),
-    }
+    inner.into_iter().flat_map(|raw| named_models(raw, depth)).collect()
 }
 
 /// Reads an output limit. Outside Messages 0 is none, as -1 is: Ollama stops only at a limit above it.
@@ -902,6 +907,29 @@ mod tests {
         let listed =
             r#"{"input":[{"type":"mcp_list_tools","tools":[{"name":"f","input_schema":{}}]}]}"#;
         assert_eq!(calls(read(Protocol::Responses, listed)), (0, 0));
+        let stored = read(Protocol::Responses, r#"{"prompt":{"id":"p"}}"#);
+        assert_eq!(calls(stored), (most, most));
+        let image = read(Protocol::Responses, r#"{"tools":[{"type":"image_generation"}]}"#);
+        assert_eq!(
+            (image.image_tool_tokens, image.fallbacks),
+            (6240, vec![IMAGE_MODEL.to_owned()])
+        );
+        let search = r#"{"tools":[{"type":"tool_search"},{"type":"function","name":"f","defer_loading":true}]}"#;
+        assert!(read(Protocol::Responses, search).deferred_tokens > 20);
+        let clients = r#"{"tools":[{"type":"tool_search","execution":"client"}]}"#;
+        assert_eq!(read(Protocol::Responses, clients).deferred_tokens, 0);
+        let anthropics =
+            r#"{"tools":[{"name":"f","input_schema":{}},{"type":"bash_20250124","name":"bash"}]}"#;
+        assert_eq!(read(Protocol::Messages, anthropics).hidden_tokens, 346 + 245);
+        assert_eq!(of(anthropics).hidden_tokens, 0);
+        let named = anthropics.replacen('{', r#"{"model":"anthropic/Claude-x","#, 1);
+        assert_eq!(of(&named).hidden_tokens, 346 + 245);
+    }
+
+    #[test]
+    fn every_provider_s_words_are_read() {
+        let predicted = r#"{"prediction":{"type":"content","content":"one two three"}}"#;
+        assert!(of(predicted).predicted_tokens >= 3);
         for search in [
             r#"{"web_search":{"enable":true}}"#,
             r#"{"venice_parameters":{"enable_web_search":"on"}}"#,
@@ -910,7 +938,7 @@ mod tests {
             r#"{"tools":[{"type":"builtin_function","function":{"name":"$web_search"}}]}"#,
             r#"{"tools":[{"type":"function","function":{"name":"$web_search"}}]}"#,
         ] {
-            assert_eq!(of(search).searches, most, "{search}");
+            assert_eq!(of(search).searches, u64::MAX, "{search}");
         }
         for none in [
             r#"{"web_search":{"enable":false}}"#,
@@ -929,29 +957,11 @@ mod tests {
             (r#"{"models":["a","b"]}"#, "a b"),
             (r#"{"fallbacks":[{"model":"a","max_tokens":4},{"m":["b","c"]}]}"#, "a b c"),
             (r#"{"context_window_fallbacks":{"m":["a"]}}"#, "a"),
+            (r#"{"models":[["a",[["b"]]],3]}"#, "a"),
             (r#"{"providerOptions":{"gateway":{"models":["a"]}}}"#, "a"),
         ] {
             assert_eq!(of(models).fallbacks.join(" "), names, "{models}");
         }
-        let stored = read(Protocol::Responses, r#"{"prompt":{"id":"p"}}"#);
-        assert_eq!(calls(stored), (most, most));
-        let image = read(Protocol::Responses, r#"{"tools":[{"type":"image_generation"}]}"#);
-        assert_eq!(
-            (image.image_tool_tokens, image.fallbacks),
-            (6240, vec![IMAGE_MODEL.to_owned()])
-        );
-        let search = r#"{"tools":[{"type":"tool_search"},{"type":"function","name":"f","defer_loading":true}]}"#;
-        assert!(read(Protocol::Responses, search).deferred_tokens > 20);
-        let clients = r#"{"tools":[{"type":"tool_search","execution":"client"}]}"#;
-        assert_eq!(read(Protocol::Responses, clients).deferred_tokens, 0);
-        let anthropics =
-            r#"{"tools":[{"name":"f","input_schema":{}},{"type":"bash_20250124","name":"bash"}]}"#;
-        assert_eq!(read(Protocol::Messages, anthropics).hidden_tokens, 346 + 245);
-        assert_eq!(of(anthropics).hidden_tokens, 0);
-        let named = anthropics.replacen('{', r#"{"model":"anthropic/Claude-x","#, 1);
-        assert_eq!(of(&named).hidden_tokens, 346 + 245);
-        let predicted = r#"{"prediction":{"type":"content","content":"one two three"}}"#;
-        assert!(of(predicted).predicted_tokens >= 3);
     }
 
     #[test]
