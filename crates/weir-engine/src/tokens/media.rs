@@ -178,7 +178,8 @@ const PAGE_TOKENS: u64 = 2250;
 const PDF_BASE64: &str = "JVBERi";
 /// Bytes of a PDF for a token if its pages cannot be found, since they are compressed.
 const PDF_BYTES: u64 = 32;
-/// Most bytes of a PDF's streams that are unpacked, and of the head of one.
+/// Most streams of a PDF that are unpacked, and most bytes of these, and of the head of one.
+const MAX_STREAMS: usize = 4096;
 const UNPACKED_BYTES: u64 = 16 * 1024 * 1024;
 const STREAM_HEAD_BYTES: usize = 1024;
 /// Bytes of a text for a token.
@@ -251,7 +252,7 @@ fn compressed_pages(bytes: &[u8]) -> u64 {
     const STREAM: &[u8] = b"stream";
     let mut left = (4 * bytes.len() as u64).min(UNPACKED_BYTES);
     let (mut pages, mut unpacked) = (0, Vec::new());
-    for at in memchr::memmem::find_iter(bytes, b"/ObjStm") {
+    for at in memchr::memmem::find_iter(bytes, b"/ObjStm").take(MAX_STREAMS) {
         let rest = &bytes[at..bytes.len().min(at + STREAM_HEAD_BYTES)];
         let Some(begin) = memchr::memmem::find(rest, STREAM) else { continue };
         let stream = bytes[at + begin + STREAM.len()..].trim_ascii_start();

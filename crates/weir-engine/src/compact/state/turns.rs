@@ -173,7 +173,8 @@ impl Turns {
     /// Returns the results in an assistant's message whose calls are gone, if it stays without them: it calls tools
     /// itself, or has results of other calls.
     pub(crate) fn stranded(&self, fact: &Fact, links: &[Link]) -> Vec<u32> {
-        if fact.role != Role::Assistant {
+        let is_answer = |link: &Link| link.naming == Naming::Answer;
+        if fact.role != Role::Assistant || !links.iter().any(is_answer) {
             return Vec::new();
         }
         let is_left = |message: &usize| {
@@ -181,7 +182,7 @@ impl Turns {
         };
         let is_gone = |link: &Link| self.ids.get(&link.id).is_some_and(|own| !is_left(own));
         let (answers, others): (Vec<&Link>, Vec<&Link>) =
-            links.iter().partition(|link| link.naming == Naming::Answer && is_gone(link));
+            links.iter().partition(|link| is_answer(link) && is_gone(link));
         let stays = |link: &&Link| match link.naming {
             Naming::Call | Naming::Answer => true,
             Naming::Mention => self.ids.get(&link.id).is_none_or(is_left),
