@@ -5,7 +5,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
 use super::super::json;
-use super::figures::{Figures, InnerUsage, Named, Stated};
+use super::figures::{Figures, InnerUsage, Named, Stated, milliseconds};
 use super::reader::{self, Each, Elements, Object, Reader};
 
 /// Facts from one body. Texts are unparsed JSON texts.
@@ -29,6 +29,10 @@ pub(super) struct Answer<'n, 'de> {
     pub(super) said_bytes: u64,
     /// Whether there is something else in place of the choices.
     pub(super) lacks_choices: bool,
+    has_text: bool,
+    duration: Option<&'de RawValue>,
+    /// Whether the choices are none at all.
+    pub(super) has_no_choice: bool,
     /// Calls of the provider's tools in an item that is done.
     pub(super) item: ToolCalls,
     /// State of a response.
@@ -73,6 +77,9 @@ impl<'n> Answer<'n, '_> {
             reason: None,
             said_bytes: 0,
             lacks_choices: false,
+            has_text: false,
+            duration: None,
+            has_no_choice: false,
             item: ToolCalls::default(),
             background: Background::default(),
             is_inner: false,
@@ -97,29 +104,24 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
                 self.background.is_asked = raw.get() == "true";
             }
             "service_tier" => self.stated.service_tier = Some(map.next_value()?),
-            "output" => {
+            "output" | "content" => {
                 let mut calls = ToolCalls::default();
                 map.next_value_seed(Each(&mut calls))?;
                 self.named.has_calls(&calls);
             }
-            "item" if !self.is_inner => {
+            // A transcription's, which may have its length in place of usage.
+            "text" => {
+                self.has_text = true;
+                map.next_value::<IgnoredAny>()?;
+            }
+            "duration" => self.duration = Some(map.next_value()?),
+            // A block is Anthropic's.
+            "item" | "content_block" if !self.is_inner => {
                 let mut item = Item::default();
                 map.next_value_seed(Object(&mut item))?;
                 self.item.done(item);
             }
-            "choices" if !self.is_inner => {
-                let mut choices = Choices::default();
-                self.lacks_choices = !map.next_value_seed(Each(&mut choices))?;
-                self.said_bytes += choices.said_bytes;
-                self.reason = choices.reason.or(self.reason);
-                self.item.has_images |= choices.has_images;
-                // Moonshot's streams.
-                if let Some(usage) = choices.usage {
-                    let (named, stated) = (&mut *self.named, &mut self.stated);
-                    let mut figures = Figures { named, stated, apart: &mut self.apart };
-                    self.has_usage |= reader::read(usage.get(), &mut figures).unwrap_or(false);
-                }
-            }
+            "choices" if !self.is_inner => self.choices(map)?,
             "error" if !self.is_inner => self.error = Some(map.next_value()?),
             "type" if !self.is_inner => self.kind = Some(map.next_value()?),
             // Anthropic's events and those of OpenAI's Responses.
@@ -149,6 +151,32 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
     }
 }
 
+impl<'de> Answer<'_, 'de> {
+    /// Takes the length of a transcription that reports no usage.
+    pub(super) fn measure(&mut self) {
+        let duration = self.duration.filter(|_| self.has_text && !self.has_usage);
+        if let Some(length) = duration.and_then(milliseconds) {
+            (self.named.audio_ms, self.has_usage) = (Some(length), true);
+        }
+    }
+
+    fn choices<A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<(), A::Error> {
+        let mut choices = Choices::default();
+        self.lacks_choices = !map.next_value_seed(Each(&mut choices))?;
+        self.has_no_choice = !choices.is_first_done;
+        self.said_bytes += choices.said_bytes;
+        self.reason = choices.reason.or(self.reason);
+        self.item.has_images |= choices.has_images;
+        // Moonshot's streams.
+        if let Some(usage) = choices.usage {
+            let (named, stated) = (&mut *self.named, &mut self.stated);
+            let mut figures = Figures { named, stated, apart: &mut self.apart };
+            self.has_usage |= reader::read(usage.get(), &mut figures).unwrap_or(false);
+        }
+        Ok(())
+    }
+}
+
 /// Calls of OpenAI's own tools among the items of a response: usage does not count them.
 #[derive(Debug, Default)]
 pub(super) struct ToolCalls {
@@ -158,6 +186,8 @@ pub(super) struct ToolCalls {
     containers: Vec<u64>,
     /// Generated images, which usage does not have either.
     pictures: u64,
+    /// Results of searches among the blocks of a message.
+    searched: u64,
     /// Whether a choice has an image.
     pub(super) has_images: bool,
 }
@@ -174,6 +204,7 @@ impl ToolCalls {
         add(&mut self.others, other.others);
         other.containers.iter().for_each(|container| self.run_in(*container));
         self.pictures = self.pictures.saturating_add(other.pictures);
+        self.searched = self.searched.saturating_add(other.searched);
         self.has_images |= other.has_images;
     }
 
@@ -200,6 +231,7 @@ impl Named {
         self.web_searches = calls.web_searches.max(self.web_searches);
         self.tool_calls = calls.charged().max(self.tool_calls);
         self.pictures = self.pictures.max(calls.pictures);
+        self.searched = self.searched.max(calls.searched);
         self.has_images |= calls.has_images;
     }
 }
@@ -249,6 +281,10 @@ impl<'de> Elements<'de> for ToolCalls {
             Some(r#""file_search_call""# | r#""code_interpreter_call""#) => &mut self.others,
             Some(r#""image_generation_call""#) => {
                 self.pictures += 1;
+                return;
+            }
+            Some(r#""web_search_tool_result""#) => {
+                self.searched += 1;
                 return;
             }
             _ => return,

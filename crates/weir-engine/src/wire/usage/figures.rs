@@ -116,7 +116,7 @@ pub(super) struct Named {
     audio_output: Option<u64>,
     image_input: Option<u64>,
     image_output: Option<u64>,
-    audio_ms: Option<u64>,
+    pub(super) audio_ms: Option<u64>,
     pub(super) web_searches: Option<u64>,
     pub(super) tool_calls: Option<u64>,
     stated_nano_usd: Option<u64>,
@@ -124,6 +124,7 @@ pub(super) struct Named {
     apart_nano_usd: Option<u64>,
     is_byok: bool,
     pub(super) pictures: u64,
+    pub(super) searched: u64,
     pub(super) has_images: bool,
     has_unknown: bool,
 }
@@ -175,7 +176,7 @@ impl Named {
             image_input_tokens: self.image_input,
             image_output_tokens: self.image_output,
             audio_ms: self.audio_ms,
-            web_searches: self.web_searches,
+            web_searches: self.web_searches.or(Some(self.searched).filter(|own| *own > 0)),
             tool_calls: self.tool_calls,
             stated_nano_usd: match self.apart_nano_usd.filter(|_| self.is_byok) {
                 Some(apart) => self.stated_nano_usd.map(|own| own.saturating_add(apart)),
@@ -514,7 +515,7 @@ fn dollars(raw: &str) -> Option<u64> {
 const MAX_STATED_USD: f64 = 1e6;
 
 /// Converts `value`, a number of seconds, to whole milliseconds.
-fn milliseconds(value: &RawValue) -> Option<u64> {
+pub(super) fn milliseconds(value: &RawValue) -> Option<u64> {
     let seconds: f64 = value.get().trim_matches('"').parse().ok()?;
     (0.0..=MAX_SECONDS).contains(&seconds).then(|| (seconds * 1000.0).round() as u64)
 }

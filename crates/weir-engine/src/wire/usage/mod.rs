@@ -106,6 +106,8 @@ enum Kind {
 enum Answering {
     Stream,
     Json,
+    /// A page for browsers.
+    Page,
     Other,
 }
 
@@ -115,6 +117,7 @@ impl Answering {
         let media_type = media_type.unwrap_or_default().trim().to_ascii_lowercase();
         match media_type.as_str() {
             "text/event-stream" => Self::Stream,
+            "text/html" | "application/xhtml+xml" => Self::Page,
             json if json == "application/json" || json.ends_with("+json") => Self::Json,
             _ => Self::Other,
         }
@@ -127,7 +130,7 @@ impl Meter {
         let kind = match Answering::of(content_type) {
             Answering::Stream => Kind::Stream(Splitter::new(MAX_EVENT_BYTES), None),
             Answering::Json => Kind::Json(Vec::new()),
-            Answering::Other => Kind::Unread,
+            Answering::Page | Answering::Other => Kind::Unread,
         };
         Self { kind, notes: Notes::default() }
     }
@@ -208,6 +211,7 @@ impl Notes {
             Part::Large(data) => large.get_or_insert_with(|| Box::new(Skim::new())).feed(data),
             Part::LargeEnd => {
                 let skim = large.take();
+                // Before its usage is read, which covers it.
                 self.metered.said_bytes += skim.as_ref().map_or(0, |skim| skim.said_bytes());
                 match skim.as_ref().and_then(|skim| skim.kept()) {
                     Some(data) => self.event(Event { name: b"", data, id: b"" }),
@@ -252,12 +256,14 @@ impl Notes {
         let mut named = self.named;
         let mut answer = Answer::new(&mut named);
         let is_object = reader::read(text, &mut answer)?;
+        answer.measure();
         let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } =
             answer;
-        let (lacks_choices, item, background) =
-            (answer.lacks_choices, answer.item, answer.background);
+        let lacks_choices = answer.lacks_choices || answer.has_no_choice && !has_usage;
+        let (item, background) = (answer.item, answer.background);
         let metered = &mut self.metered;
-        let is_item = kind.is_some_and(|kind| kind.get() == r#""response.output_item.done""#);
+        const ITEMS: [&str; 2] = [r#""response.output_item.done""#, r#""content_block_start""#];
+        let is_item = kind.is_some_and(|kind| ITEMS.contains(&kind.get()));
         if is_item || item.has_images {
             self.calls.add(&item);
         }
@@ -292,7 +298,7 @@ impl Notes {
 struct Read<'b> {
     kind: Option<&'b RawValue>,
     has_error: bool,
-    /// Whether it has a null in place of its choices.
+    /// Whether it has a null in place of its choices, or neither a choice nor usage.
     lacks_choices: bool,
 }
 
@@ -517,6 +523,20 @@ mod tests {
     }
 
     #[test]
+    fn a_transcription_has_its_length() {
+        for (json, expected) in [
+            (r#""text":"hm","duration":8.5,"segments":[]"#, Some(Some(8500))),
+            (r#""duration":"8.5","text":"hm""#, Some(Some(8500))),
+            (r#""text":"hm","duration":8.5,"usage":{"seconds":9}"#, Some(Some(9000))),
+            (r#""text":"hm""#, None),
+            (r#""duration":8.5"#, None),
+        ] {
+            let usage = Usage::of(format!("{{{json}}}").as_bytes());
+            assert_eq!(usage.map(|usage| usage.audio_ms), expected, "{json}");
+        }
+    }
+
+    #[test]
     fn a_member_above_zero_that_is_not_known_is_noticed() {
         for (json, has_unknown) in [
             (r#"{"prompt_tokens":1,"video_tokens":3}"#, true),
@@ -662,25 +682,17 @@ mod tests {
         let event = format!(
             r#"{{"type":"response.completed","response":{{"model":"m","output":[{{"type":"image_generation_call","result":"{picture}"}},{{"type":"web_search_call"}}],{usage}}}}}"#
         );
+        let chunk = format!(r#"{{"choices":[{{"delta":{{"content":"{picture}"}}}}],{usage}}}"#);
+        let chunk = metered("text/event-stream", &[b"data: ", chunk.as_bytes(), b"\n\n"]);
+        assert_eq!(chunk.usage.and_then(|usage| usage.completion_tokens), Some(3));
         let stream = format!("event: response.completed\r\ndata: {event}\r\n\r\n");
-        let metered_of = |stream: &str| {
-            let pieces: Vec<&[u8]> = stream.as_bytes().chunks(8000).collect();
-            metered("text/event-stream", &pieces)
-        };
-        let metered = metered_of(&stream);
+        let pieces: Vec<&[u8]> = stream.as_bytes().chunks(8000).collect();
+        let metered = metered("text/event-stream", &pieces);
         assert_eq!(metered.model.as_deref(), Some("m"));
         let usage = metered.usage.expect("usage");
         assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(7), Some(3)));
         assert_eq!((usage.web_searches, metered.events), (Some(1), 1));
         assert!(metered.done && !metered.overlong);
-        // The text of such an event comes with its usage, not behind it.
-        let chunk = format!(
-            r#"{{"choices":[{{"delta":{{"content":"{picture}"}}}}],"usage":{{"prompt_tokens":7,"completion_tokens":3}}}}"#
-        );
-        let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
-        let metered = metered_of(&stream);
-        let usage = metered.usage.expect("usage");
-        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(7), Some(3)));
     }
 
     #[test]
@@ -839,6 +851,18 @@ mod tests {
         let (one, two) = (tools(1), tools(2));
         let metered = stream(&[("message_delta", &one), ("message_delta", &two)]);
         assert_eq!(metered.usage.and_then(|usage| usage.tool_calls), Some(2));
+        let found = r#"{"type":"content_block_start","content_block":{"type":"web_search_tool_result","content":[]}}"#;
+        let bare = r#"{"type":"message_delta","usage":{"output_tokens":5}}"#;
+        let metered = stream(&[("x", found), ("x", found), ("x", bare)]);
+        assert_eq!(metered.usage.and_then(|usage| usage.web_searches), Some(2));
+        for (usage, searches) in
+            [("", Some(1)), (r#","server_tool_use":{"web_search_requests":0}"#, Some(0))]
+        {
+            let body = format!(
+                r#"{{"content":[{{"type":"text","text":"a"}},{{"type":"web_search_tool_result"}}],"usage":{{"output_tokens":5{usage}}}}}"#
+            );
+            assert_eq!(Usage::of(body.as_bytes()).and_then(|usage| usage.web_searches), searches);
+        }
         let item =
             r#"{"type":"response.output_item.done","item":{"type":"web_search_call","id":"w"}}"#;
         let image =

@@ -88,15 +88,13 @@ enum Kind {
 impl Opening {
     /// Creates a reader for an uncompressed answer of this `content-type`.
     pub fn new(content_type: Option<&str>) -> Self {
-        let kind = match Answering::of(content_type) {
-            Answering::Stream => Kind::Stream(Splitter::new(MAX_OPENING_BYTES)),
-            Answering::Json => Kind::Json(Skim::new()),
-            Answering::Other => Kind::Other,
+        let (kind, verdict) = match Answering::of(content_type) {
+            Answering::Stream => (Kind::Stream(Splitter::new(MAX_OPENING_BYTES)), None),
+            Answering::Json => (Kind::Json(Skim::new()), None),
+            // No model writes these: it is the page of a proxy or a login.
+            Answering::Page => (Kind::Other, Some(SILENT)),
+            Answering::Other => (Kind::Other, Some(Verdict::Content)),
         };
-        // A page is that of a gateway in between.
-        let is_page = content_type.is_some_and(|own| own.trim_start().starts_with("text/html"));
-        let verdict = if is_page { SILENT } else { Verdict::Content };
-        let verdict = matches!(kind, Kind::Other).then_some(verdict);
         Self { kind, verdict, is_announced: false }
     }
 
@@ -236,11 +234,11 @@ const CONTENTS: [&str; 10] = [
 /// Whether a complete answer has nothing in place of its content, and its end is not to come. Servers may give
 /// an empty list on purpose.
 fn is_void(answer: &Value) -> bool {
-    let Value::Object(members) = answer else { return false };
+    let Value::Object(members) = answer else { return answer.is_null() };
     let mut contents = CONTENTS.iter().filter_map(|name| members.get(*name)).peekable();
     members.get("usage").is_none_or(Value::is_null)
         && !matches!(members.get("status"), Some(Value::String(_)))
-        && contents.peek().is_some()
+        && (members.is_empty() || contents.peek().is_some())
         && contents.all(Value::is_null)
 }
 
@@ -291,14 +289,14 @@ fn judged_json(body: &[u8]) -> Verdict {
     if read.as_ref().is_some_and(Read::has_failed) {
         return told(body);
     }
-    if read.is_some_and(|read| read.lacks_choices) {
+    if read.as_ref().is_some_and(|read| read.lacks_choices) {
         return SILENT;
     }
     match serde_json::from_slice::<Value>(body) {
         Ok(answer) if is_error(&answer) => told(body),
         Ok(answer) if is_void(&answer) => SILENT,
-        // It was cut off.
-        Err(error) if error.is_eof() && !body.trim_ascii().is_empty() => SILENT,
+        // It was cut off, or is text of a proxy.
+        Err(error) if read.is_none() && (error.is_eof() || !body.starts_with(b"{")) => SILENT,
         _ => Verdict::Content,
     }
 }
@@ -370,12 +368,13 @@ mod tests {
             (r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#, failed(529)),
             (r#"{"status":"failed","error":{"code":"server_error"},"output":[]}"#, failed(500)),
             (r#"{"id":"c","choices":null}"#, SILENT),
-            ("", Verdict::Content),
-            ("{}", Verdict::Content),
-            ("null", Verdict::Content),
+            ("", SILENT),
+            ("{}", SILENT),
+            ("null", SILENT),
             (r#"{"object":"error","message":"x","code":503}"#, failed(503)),
             (r#"{"choices":[{"error":{"code":502},"finish_reason":"error"}]}"#, failed(529)),
-            (r#"{"id":"c","choices":[]}"#, Verdict::Content),
+            (r#"{"id":"c","choices":[]}"#, SILENT),
+            (r#"{"choices":[],"usage":{"prompt_tokens":3}}"#, Verdict::Content),
             (r#"{"type":"message","content":null,"stop_reason":null}"#, SILENT),
             (r#"{"id":"c","object":"chat.completion"}"#, Verdict::Content),
             (r#"{"errors":[{"message":"x"}]}"#, failed(529)),
@@ -383,7 +382,7 @@ mod tests {
             (r#"{"detail":"x"}"#, failed(529)),
             (r#"{"success":false}"#, failed(529)),
             (r#"{"error_code":336100,"error_msg":"x"}"#, failed(529)),
-            (r#"{"choices":[],"base_resp":{"status_code":0}}"#, Verdict::Content),
+            (r#"{"choices":[],"base_resp":{"status_code":0}}"#, SILENT),
             (r#"{"id":"c","choices":[{"index":0,"mess"#, SILENT),
             (r#"{"status":"failed","error":null,"output":[]}"#, failed(529)),
             (r#"{"data":[{"embedding":[1]}]}"#, Verdict::Content),
@@ -391,12 +390,12 @@ mod tests {
             (r#"{"choices":[{"message":{"content":"a"}}],"error":null}"#, Verdict::Content),
             (r#"{"choices":[{"message":{"content":"a"}}],"error":{"code":502}}"#, Verdict::Content),
             (r#"{"id":"r","status":"queued","error":null,"output":[]}"#, Verdict::Content),
-            ("<html>", Verdict::Content),
+            ("<html>", SILENT),
         ] {
             assert_eq!(verdict("application/json", body), expected, "{body}");
         }
         assert_eq!(verdict("audio/mpeg", ""), Verdict::Content);
-        assert_eq!(verdict("text/html; charset=utf-8", "<html>"), SILENT);
+        assert_eq!(verdict("Text/HTML; charset=utf-8", "<html>"), SILENT);
     }
 
     #[test]

@@ -8,7 +8,18 @@ const MAX_KEPT_BYTES: usize = 256 << 10;
 /// Maximum length of a member's name; longer ones are of no interest.
 const MAX_KEY_BYTES: usize = 64;
 /// Maximum nesting of the objects that are entered.
-const MAX_FRAMES: usize = 4;
+const MAX_FRAMES: usize = 6;
+
+/// Members that hold what a model has said, with their quotes.
+const SAID: [&str; 7] = [
+    "\"content\"",
+    "\"text\"",
+    "\"thinking\"",
+    "\"reasoning_content\"",
+    "\"reasoning\"",
+    "\"tool_calls\"",
+    "\"input\"",
+];
 
 /// What becomes of a member's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +27,7 @@ enum Treatment {
     Copied,
     /// An object whose members are looked at.
     Entered,
-    /// A list of objects; only their types are copied.
+    /// A list of objects; only what [`fate`] names is copied.
     Listed,
     PassedOver,
 }
@@ -119,7 +130,8 @@ impl Skim {
     }
 
     fn said_in(&self, bytes: &[u8]) -> u64 {
-        let is_said = matches!(self.key.as_slice(), br#""choices""# | br#""content""#);
+        let key = self.key.as_slice();
+        let is_said = SAID.iter().any(|name| name.as_bytes() == key);
         if is_said { bytes.len() as u64 } else { 0 }
     }
 
@@ -285,15 +297,16 @@ impl Skim {
 /// Returns what becomes of a member: those that `answer` reads are copied.
 fn fate(frame: Frame, name: &str) -> Treatment {
     match (frame, name) {
-        (Frame::Item, "type") => Treatment::Copied,
+        (Frame::Item, "type" | "finish_reason" | "usage") => Treatment::Copied,
+        (Frame::Item, "message" | "delta") => Treatment::Entered,
         (Frame::Item | Frame::List, _) => Treatment::PassedOver,
-        (_, "output") => Treatment::Listed,
+        (_, "output" | "content" | "choices" | "images") => Treatment::Listed,
         (Frame::Answer, "response" | "message" | "x_groq") => Treatment::Entered,
         (Frame::Answer, "error" | "type") => Treatment::Copied,
         (
             _,
             "usage" | "usageMetadata" | "model" | "service_tier" | "stop_reason"
-            | "incomplete_details",
+            | "incomplete_details" | "duration",
         ) => Treatment::Copied,
         _ => Treatment::PassedOver,
     }
@@ -329,6 +342,10 @@ mod tests {
                 r#"{"type":"response.completed","response":{"id":"r","output":[{"type":"web_search_call",
                     "x":[1]},5,{"text":"y"}],"usage":{"input_tokens":1}},"z":{}}"#,
                 r#"{"type":"response.completed","response":{"output":[{"type":"web_search_call"},{}],"usage":{"input_tokens":1}}}"#,
+            ),
+            (
+                r#"{"choices":[{"index":0,"message":{"content":"x","images":[{"type":"image_url","image_url":{}}]},"finish_reason":"stop"}]}"#,
+                r#"{"choices":[{"message":{"images":[{"type":"image_url"}]},"finish_reason":"stop"}]}"#,
             ),
             (r#"{"us\u0061ge":{"a":1}}"#, r#"{"us\u0061ge":{"a":1}}"#),
             ("\u{feff}{}", "{}"),
