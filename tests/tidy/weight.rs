@@ -21,8 +21,9 @@ const MOST_LINES: &[(&str, usize)] = &[
     // Refusals as too long, failed answers and bounds of holds, as providers word them. Calls that are repeated,
     // with arguments and results of any form. Content by address, wordings without accents. Broken answers that
     // do not go on. Limits of 0, and references without a type, values
-    // that grow in a body. Searches, pictures and fallbacks in the words of many providers.
-    ("crates/weir-engine/src/wire/", 10_814),
+    // that grow in a body. Searches, pictures and fallbacks in the words of many providers. Answers that are none,
+    // searches and lengths next to usage.
+    ("crates/weir-engine/src/wire/", 10_940),
     // The compressor that judges whole messages.
     ("crates/weir-bench/src/", 1700),
     // The bill of conversations by the rules of providers' caches, readers of logs of gateways and agents, the
@@ -39,8 +40,8 @@ const MOST_LINES: &[(&str, usize)] = &[
     // What one tenant's traffic teaches, names that count as the model that answers, and responses in the background.
     // Plans of observe mode, and the brake on loops. Names that nobody has answered yet, advisors' prices.
     // Ends of requests in groups. Prices a request of models that a body names, conversations that run one.
-    // Compactions after pauses.
-    ("src/proxy/", 18_825),
+    // Compactions after pauses. Terms that an answer does not report.
+    ("src/proxy/", 18_930),
     // The entrance of `weir run`.
     ("src/server/", 2440),
     ("src/tls/", 175),

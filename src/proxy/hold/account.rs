@@ -10,6 +10,7 @@ use crate::proxy::hold::budgets::Party;
 use crate::proxy::logged::logged;
 use crate::proxy::plan::{Planned, UNREAD};
 use crate::upstream::{Endpoint, Outbound, Target};
+use weir_engine::wire::allowance::Allowance;
 use weir_engine::wire::usage::{Metered, Usage};
 use weir_store::budget::Compaction;
 use weir_store::ledger::{self, Attribution, KeyNames};
@@ -38,6 +39,49 @@ pub struct JournalEntry {
     pub plan_ms: u64,
     /// Whether the route is billed. Others are kept only if they report usage.
     pub is_billed: bool,
+}
+
+/// What a request asks for that changes its price. A provider may not report it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Terms {
+    has_long_writes: bool,
+    service_tier: Option<String>,
+    is_fast: bool,
+    region: Option<String>,
+}
+
+impl Terms {
+    /// Returns what an allowance asks for beyond the standard; `None` if that is nothing.
+    pub fn of(allowance: &Allowance) -> Option<Self> {
+        let own = allowance.service_tier.as_deref();
+        // Of two different ones the provider may read either.
+        let service_tier = own.map(|own| if own.is_empty() { "priority" } else { own });
+        let is_standard = |own: &&str| ["auto", "default", "standard_only"].contains(own);
+        let region = allowance.region.as_deref().filter(|own| !own.eq_ignore_ascii_case("global"));
+        let terms = Self {
+            has_long_writes: allowance.has_long_writes,
+            service_tier: service_tier.filter(|own| !is_standard(own)).map(str::to_owned),
+            is_fast: allowance.is_fast,
+            region: region.map(str::to_owned),
+        };
+        (terms != Self::default()).then_some(terms)
+    }
+
+    /// Returns the usage with writes for an hour, if it does not say for how long they were.
+    pub fn written(&self, usage: Usage) -> Usage {
+        let all = usage.cache_write_tokens.filter(|_| self.has_long_writes);
+        Usage { cache_write_1h_tokens: usage.cache_write_1h_tokens.or(all), ..usage }
+    }
+
+    /// Returns the facts of an answer with all that they leave open as it was wanted.
+    pub fn completed(&self, metered: &Metered) -> Metered {
+        let mut metered = metered.clone();
+        metered.service_tier = metered.service_tier.or_else(|| self.service_tier.clone());
+        metered.speed = metered.speed.or_else(|| self.is_fast.then(|| "fast".to_owned()));
+        metered.region = metered.region.or_else(|| self.region.clone());
+        metered.apart.iter_mut().for_each(|inner| inner.usage = self.written(inner.usage));
+        metered
+    }
 }
 
 /// How much was seen of a request's end.

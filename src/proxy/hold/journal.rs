@@ -15,7 +15,7 @@ use crate::proxy::admit::caller::runs_model;
 use crate::proxy::admit::request::on_time;
 use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ErrorSource, ProxyError};
-use crate::proxy::hold::account::{Ended, JournalEntry};
+use crate::proxy::hold::account::{Ended, JournalEntry, Terms};
 use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::hold::budgets::{self, Budgets, Holding, Party};
 use crate::proxy::hold::deferred::{Deferred, ResponseKey};
@@ -162,6 +162,7 @@ impl Journal {
         let held = self.hold(party, &desired).await;
         self.metrics().waited(Queue::Budget, queued.elapsed());
         let mut holding = held?;
+        holding.terms = Terms::of(&desired.allowance);
         let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp != Clamp::Off);
         if let Some(granted) = granted.filter(|_| holding.is_reduced && planned.is_clampable) {
             job.options.max_output_tokens = Some(granted);
@@ -344,6 +345,7 @@ impl Journal {
         entry.is_billed |= of_path.is_some_and(|price| price.fee(Kind::Request).is_some());
         held.map(|mut holding| {
             holding.first = first;
+            holding.terms = unread.allowance.as_ref().and_then(Terms::of);
             holding
         })
     }

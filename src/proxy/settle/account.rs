@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::settlement::{self, Held, Known};
-use crate::proxy::hold::account::{End, Ended, OWN_ANSWER};
+use crate::proxy::hold::account::{End, Ended, OWN_ANSWER, Terms};
 use crate::proxy::hold::journal::{Account, Cost, Journal, JournalState, Late, MAX_BEHIND};
 use crate::proxy::hold::{bound, budgets};
 use crate::proxy::record::Outcome;
@@ -145,7 +145,7 @@ impl Journal {
                     observed: None,
                 });
                 let counted = (compaction, intent.sent_tokens);
-                let settlement = self.settlement(&intent, counted, &Ended::killed()).await;
+                let settlement = self.settlement(&intent, counted, None, &Ended::killed()).await;
                 let (store, adopted) =
                     (self.state.store.clone(), self.state.budgets.adopt(&intent));
                 settling.spawn(async move {
@@ -172,6 +172,7 @@ impl Journal {
         &self,
         intent: &Intent,
         (compaction, counted_tokens): (Option<Compaction>, Option<u64>),
+        terms: Option<&Terms>,
         ended: &Ended,
     ) -> Settlement {
         // Nothing of it was sent, however the process ended.
@@ -205,6 +206,8 @@ impl Journal {
             inner_prices: &inner_prices,
             takes_stated_cost: self.config.prices.stated,
             searches_unasked: searches_unasked(&intent.model),
+            draws: intent.route == Route::Images.name(),
+            terms,
         };
         let mut settlement = settlement::settle(end, &ended.metered, &known);
         ended.outcome.clone_into(&mut settlement.outcome);
@@ -325,7 +328,8 @@ impl Account {
             journal.note_answered(&intent, self.asked.as_deref(), own);
         }
         let counted = (self.compaction, self.counted_tokens);
-        let settlement = journal.settlement(&intent, counted, ended).await;
+        let terms = self.holding.as_ref().and_then(|holding| holding.terms.as_ref());
+        let settlement = journal.settlement(&intent, counted, terms, ended).await;
         if self.is_written {
             journal.state.settle(Arc::clone(&intent), settlement.clone()).await;
         }

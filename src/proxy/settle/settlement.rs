@@ -1,7 +1,7 @@
 //! Settlement of a request at its end: usage, cost and the savings of compaction. Usage is as
 //! reported by the provider or, if unknown, by rule and flagged. Reads no clock and stores nothing.
 
-use crate::proxy::hold::account::{End, believed};
+use crate::proxy::hold::account::{End, Terms, believed};
 use weir_engine::wire::usage::{InnerUsage, Metered, Usage};
 use weir_store::budget::{self, Billed, Compaction, Cost, Kind, Pieces, Price, ServiceTier};
 use weir_store::ledger::{Flags, Settlement};
@@ -41,6 +41,10 @@ pub struct Known<'a> {
     pub takes_stated_cost: bool,
     /// Whether the model searches the web with each answer, and nobody reports it.
     pub searches_unasked: bool,
+    /// Whether the answer consists of pictures.
+    pub draws: bool,
+    /// What the request wants that changes its price; `None` for the standard.
+    pub terms: Option<&'a Terms>,
 }
 
 impl Known<'_> {
@@ -81,18 +85,17 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         Ok(figures) => figures,
         Err(flags) => return free(flags),
     };
+    let is_estimated = flags.any(Flags::ESTIMATED);
+    let usage = supposed(usage, known);
     let searches = known.price.is_some_and(|price| price.fee(Kind::WebSearch).is_some());
-    let usage = match usage.web_searches {
-        None if known.searches_unasked && searches && is_counted(&usage) => {
-            Usage { web_searches: Some(1), ..usage }
-        }
-        _ => usage,
-    };
     let lacks_search_fee = known.searches_unasked && !searches;
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
     let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
     let priced = known.price.filter(|_| has_fee || is_counted(&usage)).map(|price| {
-        let (own, cost) = priced(price, &usage, metered, known.inner_prices);
+        let (own, cost, is_supposed) = dearest(price, &usage, metered, known);
+        if is_supposed {
+            flags |= Flags::ESTIMATED;
+        }
         (price, own, Cost { partly: cost.partly || lacks_search_fee, ..cost })
     });
     let savings = priced.as_ref().and_then(|(price, own, _)| {
@@ -100,8 +103,11 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         let planned = budget::planned_nano_usd(price, own, compaction);
         Some((budget::saved_nano_usd(price, own, compaction), planned))
     });
-    // With a price a request, an answer without usage costs no more than the hold.
-    let most = known.held.filter(|_| has_fee && !has_usage);
+    // An answer without usage costs no more than the hold, if that bounds its tokens.
+    let most = known.held.filter(|held| {
+        let is_within = is_estimated && tokens(&usage) <= held.tokens;
+        has_fee && !has_usage || is_within
+    });
     let most_nano_usd = most.map_or(u64::MAX, |held| held.nano_usd);
     let least_nano_usd = held.map_or(0, |held| held.nano_usd);
     let pictures_nano_usd = usage.pictures.saturating_mul(known.picture_nano_usd.unwrap_or(0));
@@ -137,6 +143,21 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         planned_saved_nano_usd: savings.and_then(|(_, planned)| planned),
         flags,
         ..Settlement::default()
+    }
+}
+
+/// Adds what a report leaves out: a search that nobody asked for, and that output is pictures.
+fn supposed(usage: Usage, known: &Known<'_>) -> Usage {
+    let has_fee = |kind| known.price.is_some_and(|price| price.fee(kind).is_some());
+    let searches = known.searches_unasked && has_fee(Kind::WebSearch) && is_counted(&usage);
+    // Without details all may be pictures.
+    let draws = (known.draws || usage.has_images) && has_fee(Kind::ImageOutput);
+    let others = [usage.reasoning_tokens, usage.audio_output_tokens].into_iter().flatten().sum();
+    let drawn = usage.completion_tokens.filter(|_| draws).map(|all| all.saturating_sub(others));
+    Usage {
+        web_searches: usage.web_searches.or(searches.then_some(1)),
+        image_output_tokens: usage.image_output_tokens.or(drawn),
+        ..usage
     }
 }
 
@@ -185,6 +206,10 @@ fn figures(
     })
 }
 
+fn tokens(usage: &Usage) -> u64 {
+    usage.prompt_tokens.unwrap_or(0).saturating_add(usage.completion_tokens.unwrap_or(0))
+}
+
 fn is_counted(usage: &Usage) -> bool {
     usage.prompt_tokens.is_some() || usage.completion_tokens.is_some() || usage.audio_ms.is_some()
 }
@@ -221,7 +246,11 @@ fn by_text(metered: &Metered, known: &Known<'_>, usual_tokens: u64) -> (Usage, F
     let Some(prompt_tokens) = prompt_tokens.or(known.counted_tokens) else {
         return (reported, Flags::USAGE_MISSING);
     };
-    let relayed_tokens = metered.said_bytes.div_ceil(BYTES_A_TOKEN);
+    // A limit that was sent bounds the output of a hold, and that of the model one that weir did not plan.
+    let is_limited = known.max_output_tokens.is_some() || known.compaction.is_none();
+    let limited = known.held.filter(|_| is_limited);
+    let most_tokens = limited.map_or(u64::MAX, |held| held.tokens.saturating_sub(prompt_tokens));
+    let relayed_tokens = metered.said_bytes.div_ceil(BYTES_A_TOKEN).min(most_tokens);
     let so_far = reported.completion_tokens.filter(|own| *own > 0).unwrap_or(relayed_tokens);
     // The caller's own limit bounds the estimate, never the observed output.
     let supposed = usual_tokens.min(known.max_output_tokens.unwrap_or(u64::MAX));
@@ -231,6 +260,24 @@ fn by_text(metered: &Metered, known: &Known<'_>, usual_tokens: u64) -> (Usage, F
         ..reported
     };
     (usage, Flags::ESTIMATED)
+}
+
+/// Returns the bill and the cost as [`priced`] does: what was wanted and is not reported counts if that costs
+/// more. Also returns whether the cost depends on it.
+fn dearest(
+    price: &Price,
+    usage: &Usage,
+    metered: &Metered,
+    known: &Known<'_>,
+) -> (Billed, Cost, bool) {
+    let (own, cost) = priced(price, usage, metered, known.inner_prices);
+    let Some(terms) = known.terms else { return (own, cost, false) };
+    let (wanted_usage, wanted) = (terms.written(*usage), terms.completed(metered));
+    let (other, dearer) = priced(price, &wanted_usage, &wanted, known.inner_prices);
+    match dearer.nano_usd > cost.nano_usd {
+        true => (other, dearer, true),
+        false => (own, cost, dearer.nano_usd < cost.nano_usd),
+    }
 }
 
 /// Returns the bill of the answer itself, and the cost with that of inferences within it. Those by another
@@ -326,6 +373,7 @@ fn billed(price: &Price, usage: &Usage, metered: &Metered, region: &Region) -> B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_engine::wire::allowance::Allowance;
 
     /// One dollar per million prompt tokens, ten for output.
     const PRICE: &str = "in 1 cached 0.1 out 10";
@@ -362,6 +410,8 @@ mod tests {
             price: Some(price),
             takes_stated_cost: false,
             searches_unasked: false,
+            draws: false,
+            terms: None,
         }
     }
 
@@ -466,6 +516,7 @@ mod tests {
             Known { compaction: None, counted_tokens: Some(40), ..known(&price, Some(200)) };
         let unread = Known { held, ..unread };
         let read = Known { held, ..known(&price, Some(200)) };
+        let free = Known { max_output_tokens: None, ..read };
         for (name, end, metered, known, expected) in [
             ("left", End::Unseen, metered(None, 80, false), read, [900, 600, 9_000_000]),
             (
@@ -475,8 +526,10 @@ mod tests {
                 read,
                 [1000, 500, 9_000_000],
             ),
-            ("longer", End::Unseen, metered(None, 8000, false), read, [900, 2000, 20_900_000]),
-            ("a picture", End::Seen, metered(None, 0, false), unread, [40, 1460, 14_640_000]),
+            ("longer", End::Unseen, metered(None, 8000, false), read, [900, 600, 9_000_000]),
+            ("unlimited", End::Unseen, metered(None, 8000, false), free, [900, 2000, 20_900_000]),
+            ("unread", End::Seen, metered(None, 8000, true), unread, [40, 1460, 9_000_000]),
+            ("a picture", End::Seen, metered(None, 0, false), unread, [40, 1460, 9_000_000]),
         ] {
             let settled = settle(end, &metered, &known);
             let found = [settled.prompt_tokens, settled.completion_tokens, settled.cost_nano_usd];
@@ -505,6 +558,73 @@ mod tests {
         assert_eq!(whole.cost_nano_usd, Some(950_000));
         let failed = Metered { failed: true, ..metered(None, 0, false) };
         assert_eq!(settle(End::Unseen, &failed, &read).cost_nano_usd, Some(0));
+    }
+
+    #[test]
+    fn output_without_details_costs_as_pictures_if_there_are_some() {
+        let price = Price::parse("in 1 out 10 image_out 40").expect("a price");
+        let details = |image_output_tokens, has_images| Usage {
+            prompt_tokens: Some(100),
+            completion_tokens: Some(110),
+            reasoning_tokens: Some(10),
+            image_output_tokens,
+            has_images,
+            ..Usage::default()
+        };
+        for (draws, usage, nano_usd) in [
+            (false, details(None, false), 1_200_000),
+            (false, details(None, true), 4_200_000),
+            (true, details(None, false), 4_200_000),
+            (true, details(Some(50), true), 2_700_000),
+        ] {
+            let metered = Metered { usage: Some(usage), ..metered(None, 1, true) };
+            let known = Known { draws, compaction: None, ..known(&price, Some(200)) };
+            assert_eq!(settle(End::Seen, &metered, &known).cost_nano_usd, Some(nano_usd));
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_and_not_reported_counts_if_it_costs_more() {
+        let mut price = Price::parse("in 1 write 1 write1h 3 out 10").expect("a price");
+        price.regions.push(("us".to_owned(), 2000));
+        let writes = Usage {
+            prompt_tokens: Some(100),
+            completion_tokens: Some(0),
+            cache_write_tokens: Some(100),
+            ..Usage::default()
+        };
+        let allowance = |change: fn(&mut Allowance)| {
+            let mut allowance = Allowance::default();
+            change(&mut allowance);
+            Terms::of(&allowance)
+        };
+        let split = Usage { cache_write_1h_tokens: Some(0), ..writes };
+        let (us, batch) = (Some("us".to_owned()), Some("batch".to_owned()));
+        let hour = allowance(|own| own.has_long_writes = true);
+        let fast = allowance(|own| own.is_fast = true);
+        let cheap = allowance(|own| own.service_tier = Some("batch".to_owned()));
+        let two = allowance(|own| own.service_tier = Some(String::new()));
+        let auto = allowance(|own| own.service_tier = Some("auto".to_owned()));
+        let place = allowance(|own| own.region = Some("US".to_owned()));
+        for (name, terms, usage, region, service_tier, nano_usd, is_flagged) in [
+            ("for an hour", &hour, writes, None, None, 300_000, true),
+            ("split by lifetime", &hour, split, None, None, 100_000, false),
+            ("fast", &fast, writes, None, None, 600_000, true),
+            ("batch", &cheap, writes, None, None, 100_000, true),
+            ("batch, reported", &cheap, writes, None, batch, 50_000, false),
+            ("two tiers", &two, writes, None, None, 200_000, true),
+            ("no tier", &auto, writes, None, None, 100_000, false),
+            ("region", &place, writes, None, None, 200_000, true),
+            ("region, reported", &place, writes, us, None, 200_000, false),
+        ] {
+            let usage = Some(usage);
+            let metered = Metered { usage, region, service_tier, ..metered(None, 0, true) };
+            let known =
+                Known { terms: terms.as_ref(), compaction: None, ..known(&price, Some(200)) };
+            let settled = settle(End::Seen, &metered, &known);
+            assert_eq!(settled.cost_nano_usd, Some(nano_usd), "{name}");
+            assert_eq!(settled.flags.any(Flags::ESTIMATED), is_flagged, "{name}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::config::{Clamp, Config, OnFailure};
 use crate::proxy::cache::Cache;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::events::Events;
+use crate::proxy::hold::account::Terms;
 use crate::proxy::hold::bound::{self, Desired, Unread};
 use crate::proxy::plan::BudgetReport;
 use crate::proxy::random::new_id;
@@ -71,6 +72,8 @@ pub struct Holding {
     choices: u64,
     /// Name that its model counts under; empty if the answer names it.
     pub model: String,
+    /// What the request wants that changes its price; `None` for the standard.
+    pub terms: Option<Terms>,
     /// Kept while others wait to learn which model answers for its name.
     pub first: Option<OwnedMutexGuard<()>>,
 }
@@ -239,6 +242,7 @@ impl Budgets {
                     amount: Some(amount),
                     report: BudgetReport::new(&granted.statuses, amount.nano_usd),
                     outputs: Some(outputs),
+                    terms: None,
                     choices: ask.choices,
                     model: owner.model,
                     first: None,
@@ -305,6 +309,7 @@ impl Budgets {
             is_reduced: false,
             amount: None,
             report: None,
+            terms: None,
             outputs: None,
             choices: 1,
             first: None,
