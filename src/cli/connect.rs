@@ -18,7 +18,7 @@ use crate::upstream::{
 };
 use weir_engine::wire::clamp;
 use weir_store::Store;
-use weir_store::budget::{Kind, Measure, Price};
+use weir_store::budget::{Kind, Price};
 use weir_store::redis::Redis;
 
 /// Timeout of one answer of an upstream.
@@ -130,15 +130,15 @@ fn store(config: &Config) -> (Tried, Option<Store>) {
     }
 }
 
-/// Reports budgets in the store that no request counts in, and routes that budgets in money close.
+/// Reports budgets in the store that no request counts in, and routes that budgets close.
 async fn budgets(config: &Config, store: &Store) -> Vec<Tried> {
     let key = "budgets";
     let set = match store.budgets().await {
         Ok((_, set)) => set,
         Err(error) => return vec![Tried::new(key, TestOutcome::Fails, error.to_string())],
     };
-    let is_in_money = set.iter().any(|budget| budget.id.measure == Measure::NanoUsd);
-    let mut tried: Vec<Tried> = closed_routes(config).filter(|_| is_in_money).into_iter().collect();
+    let closed = closed_routes(config).filter(|_| !set.is_empty());
+    let mut tried: Vec<Tried> = closed.into_iter().collect();
     for budget in set {
         let (id, scope) = (budget.id.to_string(), budget.id.scope);
         let problem = match resolve(scope.clone(), &config.models, &config.routes, store).await {
@@ -155,14 +155,14 @@ async fn budgets(config: &Config, store: &Store) -> Vec<Tried> {
     tried
 }
 
-/// Lists the routes that callers under a budget in money cannot use.
+/// Lists the routes that callers under a budget cannot use.
 fn closed_routes(config: &Config) -> Option<Tried> {
     let has_price = |price: &Price| price.fee(Kind::Request).is_some();
     if config.prices.default.as_ref().is_some_and(has_price) {
         return None;
     }
     let message = format!(
-        "has no request_usd_each: callers under a budget in money get 403 on routes whose cost weir cannot \
+        "has no request_usd_each: callers under a budget get 403 on routes whose cost weir cannot \
          bound, such as {}",
         CLOSED.join(", ")
     );

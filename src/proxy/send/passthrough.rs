@@ -190,6 +190,11 @@ impl Exchange for Passthrough<'_> {
             // Of a body in unknown length nothing is known.
             let body_bytes =
                 Some(headers::length(&self.request.headers)).filter(|bytes| *bytes > 0);
+            // A form's are those of sound and pictures, for a model.
+            let is_form = is_form(&self.request.headers);
+            let body_bytes = body_bytes.filter(|_| !is_form);
+            let endpoint = attempt.target.endpoint();
+            entry.is_billed |= is_form && matches!(endpoint, Endpoint::Other(Naming::Body));
             entry.counted_tokens = body_bytes.map(|bytes| bytes.div_ceil(BYTES_A_TOKEN));
             let holding = settings.journal.hold_unread(&mut entry, body).await;
             record.held(queued, holding.is_ok());

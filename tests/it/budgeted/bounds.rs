@@ -422,6 +422,20 @@ async fn a_path_without_a_bound_is_open_at_a_price_a_request() {
     assert_eq!(bounded.billed(path, &body, &answer).await, (0, 0));
 }
 
+/// Nothing counts the tokens of such a path, so that a budget in tokens closes it, too.
+#[tokio::test]
+async fn a_path_without_a_bound_is_closed_under_a_budget_in_tokens() {
+    let upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", r#"{"passthrough":true}"#).await;
+    set(&weir.store, "all/tokens/total", "1000").await;
+    let mut bounded = Bounded { weir, upstream, key };
+    for path in ["/v1/audio/transcriptions", "/v1/rerank", "/v1/batches"] {
+        let refused = bounded.refused(path, &json!({"model": "m1"})).await;
+        refused.assert_error(403, "passthrough_required");
+    }
+}
+
 /// A model's own price a request opens a path whose body names it.
 #[tokio::test]
 async fn a_path_without_a_bound_is_open_to_a_model_with_a_price_a_request() {

@@ -374,7 +374,15 @@ async fn a_form_is_billed_by_the_model_that_it_names() {
     };
     let sound = part("name=\"file\"; filename=\"a.mp3\"", &"sound ".repeat(20_000));
     let model = part("name=\"model\"", "whisper-9");
-    for body in [format!("{model}{sound}--x--\r\n"), format!("{sound}{model}--x--\r\n")] {
+    let usage = json!({"text": "hm", "usage": {"type": "duration", "seconds": 90}});
+    let verbose = json!({"text": "hm", "duration": 90.0});
+    let (first, last) = (format!("{model}{sound}--x--\r\n"), format!("{sound}{model}--x--\r\n"));
+    for (body, said, usd) in [
+        (&first, &usage, Some("0.009")),
+        (&last, &usage, Some("0.009")),
+        (&first, &verbose, Some("0.009")),
+        (&first, &json!({"text": "hm"}), None),
+    ] {
         let mut upstream = Upstream::start().await;
         let store = Store::in_memory().expect("there is memory");
         let weir = harness::start_with(store.clone(), &upstream.address, priced).await;
@@ -388,11 +396,16 @@ async fn a_form_is_billed_by_the_model_that_it_names() {
         let seen = upstream.next().await;
         assert_eq!(seen.body, body.as_bytes());
         assert!(seen.head.contains("accept-encoding: identity\r\n"), "{}", seen.head);
-        let said = json!({"text": "hm", "usage": {"type": "duration", "seconds": 90}});
-        seen.answer(through::whole(&said));
+        seen.answer(through::whole(said));
         asking.await.expect("it is answered");
         let row = rows(&store, 1).await.remove(0);
         assert_eq!(row.model, "whisper-9");
-        check("minutes", &row, "0.009", false);
+        match usd {
+            Some(usd) => check("minutes", &row, usd, false),
+            None => {
+                let flags = Flags::UNPRICED | Flags::USAGE_MISSING;
+                assert_eq!((row.settlement.cost_nano_usd, row.settlement.flags), (None, flags));
+            }
+        }
     }
 }

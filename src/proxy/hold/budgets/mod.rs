@@ -148,7 +148,7 @@ impl Budgets {
         prices: impl FnOnce() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
         let clamps = self.config.budgets.clamp != Clamp::Off;
-        self.hold_as(party, counted_as, desired.as_of, |usual_tokens, _| {
+        self.hold_as(party, counted_as, desired.as_of, |usual_tokens| {
             let ask = bound::conversation(desired, &prices(), usual_tokens, clamps);
             Ok((ask, bound::advice(Some(&desired.allowance))))
         })
@@ -156,19 +156,18 @@ impl Budgets {
     }
 
     /// Holds the maximum cost of a request that weir forwards as it is. Refuses it if nothing bounds that
-    /// and a budget is in money. If no budget applies, the maximum is the cost of an answer without usage.
+    /// and a budget applies. If no budget applies, the maximum is the cost of an answer without usage.
     pub async fn hold_unread<'p>(
         &self,
         party: Party<'_>,
         unread: &Unread<'_>,
         prices: impl Fn() -> Vec<&'p Price>,
     ) -> Result<Holding, ProxyError> {
-        let held = self.hold_as(party, unread.model, None, |_, is_in_money| {
+        let held = self.hold_as(party, unread.model, None, |_| {
             let advice = bound::advice(unread.allowance.as_ref());
             match bound::unread(unread, &prices()) {
                 Some(ask) => Ok((ask, advice)),
-                None if is_in_money => Err(unbounded()),
-                None => Ok((Ask::default(), advice)),
+                None => Err(unbounded()),
             }
         });
         let mut holding = held.await?;
@@ -204,13 +203,13 @@ impl Budgets {
     }
 
     /// Holds what `ask` returns in all budgets of a request. It gets the usual output of the model's
-    /// answers, and whether any of the budgets is in money; it also returns what would lower the amount.
+    /// answers, and also returns what would lower the amount.
     async fn hold_as(
         &self,
         (caller, origin): Party<'_>,
         model: &str,
         as_of: Option<u64>,
-        ask: impl FnOnce(Option<u64>, bool) -> Result<(Ask, &'static str), ProxyError>,
+        ask: impl FnOnce(Option<u64>) -> Result<(Ask, &'static str), ProxyError>,
     ) -> Result<Holding, ProxyError> {
         let begun_ms = now_ms();
         let id = new_id(begun_ms)?;
@@ -227,8 +226,7 @@ impl Budgets {
         }
         let outputs = self.outputs.get_with(&(caller.tenant, owner.model.clone()), Arc::default);
         let usual = outputs.lock().unwrap_or_else(PoisonError::into_inner).nearly_all();
-        let is_in_money = applied.iter().any(|one| one.budget.id.measure == Measure::NanoUsd);
-        let (ask, advice) = ask(usual, is_in_money)?;
+        let (ask, advice) = ask(usual)?;
         let patience = Duration::from_millis(self.config.budgets.wait_ms);
         let wanted = Reservation { id, begun_ms, applied, ask, patience };
         match self.counters.reserve(wanted, owner.clone()).await {
@@ -242,9 +240,9 @@ impl Budgets {
                     amount: Some(amount),
                     report: BudgetReport::new(&granted.statuses, amount.nano_usd),
                     outputs: Some(outputs),
-                    terms: None,
                     choices: ask.choices,
                     model: owner.model,
+                    terms: None,
                     first: None,
                 })
             }
@@ -309,9 +307,9 @@ impl Budgets {
             is_reduced: false,
             amount: None,
             report: None,
-            terms: None,
             outputs: None,
             choices: 1,
+            terms: None,
             first: None,
         }
     }
@@ -393,7 +391,7 @@ pub fn held() -> ProxyError {
 fn unbounded() -> ProxyError {
     ProxyError::new(
         ErrorKind::PassthroughRequired,
-        "weir cannot bound what this request may cost, so it is closed to callers under a budget in money. \
+        "weir cannot bound what this request may cost, so it is closed to callers under a budget. \
          The operator can set a price a request: request_usd_each under [models.\"NAME\"] or, for a path \
          without a model, under [prices.default].",
     )
