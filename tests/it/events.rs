@@ -97,7 +97,7 @@ async fn an_upstream_that_fails_and_recovers_is_reported_in_order() {
     })
     .await;
     for status in ["500 No", "500 No", "500 No", "500 No", "500 No", "500 No", "200 OK", "200 OK"] {
-        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n[]");
         let answered = async { upstream.next().await.answer(&answer) };
         tokio::join!(ask(weir.address, chat("", body_of(100))), answered);
     }

@@ -10,7 +10,7 @@ use crate::cli::{Serving, weir};
 use crate::eventually::{DEADLINE, eventually};
 use crate::server::harness::{self, Seen, Upstream, Wire, ask, bare, chat};
 
-const ACCEPTED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+const ACCEPTED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]";
 const ANSWER: &str = r#"{"id":"c","object":"chat.completion","model":"gpt-4o-2024-11-20","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"secret answer"}}],"usage":{"prompt_tokens":11,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":5}}}"#;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";

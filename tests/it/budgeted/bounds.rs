@@ -429,7 +429,7 @@ async fn a_path_without_a_bound_is_closed_under_a_budget_in_tokens() {
     let weir = start(&upstream.address, |_| {}).await;
     let key = weir.key("research", r#"{"passthrough":true}"#).await;
     set(&weir.store, "all/tokens/total", "1000").await;
-    let mut bounded = Bounded { weir, upstream, key };
+    let bounded = Bounded { weir, upstream, key };
     for path in ["/v1/audio/transcriptions", "/v1/rerank", "/v1/batches"] {
         let refused = bounded.refused(path, &json!({"model": "m1"})).await;
         refused.assert_error(403, "passthrough_required");

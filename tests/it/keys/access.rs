@@ -150,7 +150,7 @@ async fn the_provider_sees_weirs_own_key_and_nothing_of_the_callers() {
         }
         seen.answer(
             "HTTP/1.1 200 OK\r\nset-cookie: provider=1\r\nopenai-organization: acme\r\n\
-             x-request-id: r-1\r\ncontent-length: 2\r\n\r\n{}",
+             x-request-id: r-1\r\ncontent-length: 2\r\n\r\n[]",
         );
         let answer = asking.await.expect("it is answered");
         assert_eq!(answer.header("x-request-id"), Some("r-1"));

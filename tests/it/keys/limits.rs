@@ -84,7 +84,7 @@ async fn weirs_that_share_a_redis_count_together() {
 async fn what_is_left_is_told_by_openais_headers() {
     let upstream = Upstream::always(
         "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-tokens: 7\r\nx-ratelimit-limit-images: 3\r\n\
-         content-length: 2\r\n\r\n{}",
+         content-length: 2\r\n\r\n[]",
     )
     .await;
     let setting = start(&upstream, |_| {}).await;
@@ -180,9 +180,9 @@ async fn a_place_is_held_until_the_answer_has_ended() {
     let limited = setting.ask(&request).await;
     assert_limited(&limited, "requests");
     assert_eq!(retry_after(&limited), Some(1));
-    seen.begin("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n");
+    seen.begin("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n");
     assert!(first.head().await.expect("a head").contains(" 200 "));
-    assert_eq!(first.chunk().await.as_deref(), Some(&b"{}"[..]));
+    assert_eq!(first.chunk().await.as_deref(), Some(&b"{\"a\":1}"[..]));
     assert_limited(&setting.ask(&request).await, "requests");
     seen.begin("0\r\n\r\n");
     assert_eq!(first.chunk().await, None);

@@ -20,6 +20,8 @@ enum Row {
     Told,
     /// Nothing used, nothing to pay.
     Free,
+    /// Nothing to pay for an answer that is none.
+    Failed,
     /// An estimate by rule; the name is the outcome's.
     Estimated(&'static str),
     /// No usage in the answer, and no estimate by weir.
@@ -109,7 +111,7 @@ fn broken() -> Vec<Case> {
             cases.push(case(CHAT, fault(name), &hello(&more), row));
         }
     }
-    cases.push(case(CHAT, fault("garbage"), &hello(&json!({})), Row::Estimated("complete")));
+    cases.push(case(CHAT, fault("garbage"), &hello(&json!({})), Row::Failed));
     cases.push(case(CHAT, "", &hello(&json!({"model": "missing-model"})), Row::Free));
     cases
 }
@@ -246,6 +248,11 @@ fn check_row(row: &RequestRow, expected: Row, seen: &Seen, with: &Answer, said: 
                 "{said}: {row:?}"
             );
             assert_eq!(settled.outcome, outcome, "{said}");
+        }
+        Row::Failed => {
+            assert_eq!((tokens(row), settled.cost_nano_usd), ([None; 3], Some(0)), "{said}");
+            assert_eq!((&*settled.outcome, settled.status), ("upstream_failed", None), "{said}");
+            return;
         }
         Row::Unknown => {
             // By the size of its body.

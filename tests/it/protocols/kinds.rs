@@ -28,7 +28,7 @@ async fn sent(
         let seen = upstream.next().await;
         last = serde_json::from_slice(&seen.body).expect("JSON");
         check(&last).unwrap_or_else(|fault| panic!("turn {nth}: {fault}: {last:.2000}"));
-        seen.answer(whole(&json!({})));
+        seen.answer(whole(&json!([])));
         let answer = wire.message().await.expect("an answer");
         let tokens = answer.header("x-weir-sent-tokens").and_then(|own| own.parse::<u64>().ok());
         assert!(answer.status() == 200 && tokens <= Some(limit_tokens), "turn {nth}: {tokens:?}");
@@ -100,7 +100,7 @@ async fn a_conversation_of_messages_begins_with_a_user() {
                 validity::messages(&sent)
                     .unwrap_or_else(|fault| panic!("{limit_tokens}: {fault}: {sent:.1000}"));
                 opened += u32::from(sent["messages"][0].to_string().contains("[weir: shortened]"));
-                seen.answer(whole(&json!({})));
+                seen.answer(whole(&json!([])));
                 let answer = wire.message().await.expect("an answer");
                 let tokens = answer.header("x-weir-sent-tokens").and_then(|own| own.parse().ok());
                 assert!(tokens.is_some_and(|tokens: u64| tokens <= limit_tokens), "{limit_tokens}");
@@ -165,7 +165,7 @@ async fn outputs_inside_a_program_are_clipped_before_a_refusal() {
         let members = |item: &Value| item.as_object().map(|item| item.len());
         assert_eq!(members(&sent["input"][place]), members(&body["input"][place]));
     }
-    seen.answer(whole(&json!({})));
+    seen.answer(whole(&json!([])));
     let answer = wire.message().await.expect("an answer");
     assert!(answer.header("x-weir-action").is_some_and(|own| own.contains("fit")), "{answer:?}");
 }
@@ -254,7 +254,7 @@ async fn texts_in_the_results_of_built_in_tools_are_clipped_where_they_stand() {
             answer = wire.message() => panic!("{text}: {answer:?}"),
         };
         let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
-        seen.answer(whole(&json!({})));
+        seen.answer(whole(&json!([])));
         wire.message().await.expect("an answer");
         let at = format!("/{name}{place}{text}");
         let short = sent.pointer(&at).and_then(Value::as_str).expect("a text").to_owned();
@@ -272,7 +272,7 @@ fn picture() -> String {
 
 #[tokio::test]
 async fn pictures_count_as_pictures_and_documents_as_their_text() {
-    let upstream = Upstream::always("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+    let upstream = Upstream::always("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]").await;
     let weir = harness::start(&upstream, |_| {}).await;
     let limit = "x-weir-max-input-tokens: 4000\r\n";
     let url = format!("data:image/png;base64,{}", picture());
@@ -297,7 +297,7 @@ async fn pictures_count_as_pictures_and_documents_as_their_text() {
 
 #[tokio::test]
 async fn a_reference_needs_no_type() {
-    let upstream = Upstream::always("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+    let upstream = Upstream::always("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]").await;
     let weir = harness::start(&upstream, |_| {}).await;
     let body =
         json!({"model": "gpt-4o", "input": [{"id": "msg_1"}, {"role": "user", "content": "Go."}]});
@@ -323,6 +323,6 @@ async fn a_mark_on_any_block_pins_its_message_and_stays_here() {
     wire.send(post("/v1/messages", "", &body(true))).await;
     let seen = upstream.next().await;
     assert_eq!(serde_json::from_slice::<Value>(&seen.body).expect("JSON"), body(false));
-    seen.answer(whole(&json!({})));
+    seen.answer(whole(&json!([])));
     assert_eq!(wire.message().await.expect("an answer").header("x-weir-edits"), Some("pin"));
 }

@@ -22,7 +22,7 @@ async fn what_is_in_flight_is_finished() {
     seen.answer(FINE);
     let answer = waiting.message().await.expect("an answer");
     assert_eq!(answer.status(), 200);
-    assert_eq!(answer.body, b"{}");
+    assert_eq!(answer.body, b"[]");
     waiting.assert_ends().await;
     assert_eq!(weir.running.await.expect("no panic"), Ending::Finished);
 }

@@ -17,7 +17,7 @@ use weir_store::Store;
 use crate::eventually::{DEADLINE, eventually};
 
 /// Default answer of the scripted upstream.
-pub const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+pub const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]";
 
 /// Running server.
 pub struct Weir {

@@ -243,7 +243,7 @@ async fn nothing_of_an_upstream_passes_for_weirs_own() {
         upstream.next().await.answer(
             "HTTP/1.1 200 OK\r\nx-weir-error: budget_exhausted\r\nx-weir-other: 1\r\n\
              set-cookie: weir_session_8410=stolen; Path=/\r\nset-cookie: a=1\r\n\
-             set-cookie:  WEIR_x=2\r\nset-cookie: b=weir_2\r\ncontent-length: 2\r\n\r\n{}",
+             set-cookie:  WEIR_x=2\r\nset-cookie: b=weir_2\r\ncontent-length: 2\r\n\r\n[]",
         );
         let answer = wire.message().await.expect("an answer");
         assert_eq!(answer.status(), 200, "{path}");

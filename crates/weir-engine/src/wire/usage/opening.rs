@@ -82,6 +82,8 @@ pub struct Opening {
 enum Kind {
     Stream(Splitter),
     Json(Skim),
+    /// By its type; it may be another answer under a wrong one.
+    Page,
     Other,
 }
 
@@ -92,7 +94,7 @@ impl Opening {
             Answering::Stream => (Kind::Stream(Splitter::new(MAX_OPENING_BYTES)), None),
             Answering::Json => (Kind::Json(Skim::new()), None),
             // No model writes these: it is the page of a proxy or a login.
-            Answering::Page => (Kind::Other, Some(SILENT)),
+            Answering::Page => (Kind::Page, None),
             Answering::Other => (Kind::Other, Some(Verdict::Content)),
         };
         Self { kind, verdict, is_announced: false }
@@ -128,6 +130,11 @@ impl Opening {
                 }
             }
             Kind::Json(skim) => skim.feed(bytes),
+            Kind::Page => {
+                let first = bytes.trim_ascii_start().first();
+                *verdict =
+                    first.map(|first| if *first == b'<' { SILENT } else { Verdict::Content });
+            }
             Kind::Other => {}
         }
     }
@@ -148,6 +155,7 @@ impl Opening {
                 verdict.unwrap_or(others)
             }
             Kind::Json(_) => judged_json(seen),
+            Kind::Page => SILENT,
             Kind::Other => Verdict::Content,
         }
     }
@@ -296,9 +304,15 @@ fn judged_json(body: &[u8]) -> Verdict {
         Ok(answer) if is_error(&answer) => told(body),
         Ok(answer) if is_void(&answer) => SILENT,
         // It was cut off, or is text of a proxy.
-        Err(error) if read.is_none() && (error.is_eof() || !body.starts_with(b"{")) => SILENT,
+        Err(error) if read.is_none() && is_broken(&error, body) => SILENT,
         _ => Verdict::Content,
     }
+}
+
+/// Whether an answer was cut off, or is text of a proxy.
+fn is_broken(error: &serde_json::Error, body: &[u8]) -> bool {
+    let body = body.trim_ascii();
+    !body.is_empty() && (error.is_eof() || !body.starts_with(b"{"))
 }
 
 /// Whether a member, with which `rest` begins, is neither null nor an empty list.
@@ -368,7 +382,7 @@ mod tests {
             (r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#, failed(529)),
             (r#"{"status":"failed","error":{"code":"server_error"},"output":[]}"#, failed(500)),
             (r#"{"id":"c","choices":null}"#, SILENT),
-            ("", SILENT),
+            ("", Verdict::Content),
             ("{}", SILENT),
             ("null", SILENT),
             (r#"{"object":"error","message":"x","code":503}"#, failed(503)),
@@ -395,7 +409,9 @@ mod tests {
             assert_eq!(verdict("application/json", body), expected, "{body}");
         }
         assert_eq!(verdict("audio/mpeg", ""), Verdict::Content);
-        assert_eq!(verdict("Text/HTML; charset=utf-8", "<html>"), SILENT);
+        for (body, expected) in [(" <html>", SILENT), ("", SILENT), ("{}", Verdict::Content)] {
+            assert_eq!(verdict("Text/HTML; charset=utf-8", body), expected, "{body}");
+        }
     }
 
     #[test]
