@@ -210,7 +210,7 @@ async fn a_caller_that_leaves_gives_its_place_back() {
         let unanswered = upstream.next().await;
         if !begun.is_empty() {
             unanswered.begin(begun);
-            unanswered.begin("2\r\n{}\r\n");
+            unanswered.begin("7\r\n{\"a\":1}\r\n");
             assert!(first.head().await.expect("a head").contains(" 200 "));
         }
         drop(first);
