@@ -106,7 +106,7 @@ async fn each_protocol_goes_to_its_provider() {
         seen.answer(FINE);
     }
     let (code, stdout, stderr) = running.await.expect("it does not panic");
-    assert_eq!((code, stdout.as_str()), (Some(0), "{}{}{}"), "{stderr}");
+    assert_eq!((code, stdout.as_str()), (Some(0), "[][][]"), "{stderr}");
     assert!(stderr.contains("weir: 3 requests (0 compactions)"), "{stderr}");
 }
 

@@ -200,7 +200,7 @@ impl Notes {
     /// Records the facts of a complete answer.
     fn whole(&mut self, body: &[u8]) {
         let read = self.body(body);
-        let read = read.map(|read| read.has_failed() || read.lacks_choices);
+        let read = read.map(|read| read.has_failed() || read.lacks_choices || read.has_no_choice);
         (self.metered.done, self.metered.failed) = (read.is_some(), read.unwrap_or(false));
     }
 
@@ -259,7 +259,8 @@ impl Notes {
         answer.measure();
         let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } =
             answer;
-        let lacks_choices = answer.lacks_choices || answer.has_no_choice && !has_usage;
+        let (lacks_choices, has_no_choice) =
+            (answer.lacks_choices, answer.has_no_choice && !has_usage);
         let (item, background) = (answer.item, answer.background);
         let metered = &mut self.metered;
         const ITEMS: [&str; 2] = [r#""response.output_item.done""#, r#""content_block_start""#];
@@ -290,7 +291,7 @@ impl Notes {
         }
         // A chunk of a chat that failed has an error instead of choices; others may have a null.
         let has_error = error.is_some_and(|error| error.get().starts_with(['{', '"']));
-        is_object.then_some(Read { kind, has_error, lacks_choices })
+        is_object.then_some(Read { kind, has_error, lacks_choices, has_no_choice })
     }
 }
 
@@ -298,8 +299,10 @@ impl Notes {
 struct Read<'b> {
     kind: Option<&'b RawValue>,
     has_error: bool,
-    /// Whether it has a null in place of its choices, or neither a choice nor usage.
+    /// Whether it has a null in place of its choices.
     lacks_choices: bool,
+    /// Whether it has neither a choice nor usage.
+    has_no_choice: bool,
 }
 
 impl Read<'_> {

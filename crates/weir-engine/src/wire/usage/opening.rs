@@ -246,7 +246,7 @@ fn is_void(answer: &Value) -> bool {
     let mut contents = CONTENTS.iter().filter_map(|name| members.get(*name)).peekable();
     members.get("usage").is_none_or(Value::is_null)
         && !matches!(members.get("status"), Some(Value::String(_)))
-        && (members.is_empty() || contents.peek().is_some())
+        && contents.peek().is_some()
         && contents.all(Value::is_null)
 }
 
@@ -383,11 +383,11 @@ mod tests {
             (r#"{"status":"failed","error":{"code":"server_error"},"output":[]}"#, failed(500)),
             (r#"{"id":"c","choices":null}"#, SILENT),
             ("", Verdict::Content),
-            ("{}", SILENT),
+            ("{}", Verdict::Content),
             ("null", SILENT),
             (r#"{"object":"error","message":"x","code":503}"#, failed(503)),
             (r#"{"choices":[{"error":{"code":502},"finish_reason":"error"}]}"#, failed(529)),
-            (r#"{"id":"c","choices":[]}"#, SILENT),
+            (r#"{"id":"c","choices":[]}"#, Verdict::Content),
             (r#"{"choices":[],"usage":{"prompt_tokens":3}}"#, Verdict::Content),
             (r#"{"type":"message","content":null,"stop_reason":null}"#, SILENT),
             (r#"{"id":"c","object":"chat.completion"}"#, Verdict::Content),
@@ -396,7 +396,7 @@ mod tests {
             (r#"{"detail":"x"}"#, failed(529)),
             (r#"{"success":false}"#, failed(529)),
             (r#"{"error_code":336100,"error_msg":"x"}"#, failed(529)),
-            (r#"{"choices":[],"base_resp":{"status_code":0}}"#, SILENT),
+            (r#"{"choices":[],"base_resp":{"status_code":0}}"#, Verdict::Content),
             (r#"{"id":"c","choices":[{"index":0,"mess"#, SILENT),
             (r#"{"status":"failed","error":null,"output":[]}"#, failed(529)),
             (r#"{"data":[{"embedding":[1]}]}"#, Verdict::Content),
