@@ -77,11 +77,10 @@ impl ImageRule {
             Self::Tiles { base: 75, tile: 150 }
         } else if let Some(at) = name.find("claude") {
             // A cloud's name may stand in front.
-            let is_small =
-                SMALL_CLAUDE.iter().any(|own| name[at..].replace('.', "-").starts_with(own));
-            Self::Squares {
-                cap: if is_small || &name[at..] == "claude-opus-4" { 1600 } else { 4784 },
-            }
+            let name = name[at..].replace('.', "-");
+            let is_small = SMALL_CLAUDE.iter().any(|own| name.starts_with(own));
+            let is_small = is_small || name == "claude-opus-4";
+            Self::Squares { cap: if is_small { 1600 } else { 4784 } }
         } else if starts(&["gemini"]) {
             Self::Large { tile: 258, least: 1120 }
         } else {

@@ -461,23 +461,34 @@ fn for_each_setting<'a>(members: &Members<'a>, depth: u32, see: &mut impl FnMut(
     }
 }
 
+/// Bytes of an object that are looked at: nested ones would be searched to the end again and again.
+const OBJECT_BYTES: usize = 512;
+
 /// Whether an object, with which `raw` begins, has an ID and no contents, such as earlier audio.
 fn is_by_id(raw: &str) -> bool {
-    let names = first_object(raw);
-    let has = |name: &str| names.iter().any(|(own, _)| own == name);
-    has("id") && !has("data")
+    match first_object(raw) {
+        Ok(names) => {
+            let has = |name: &str| names.iter().any(|(own, _)| own == name);
+            has("id") && !has("data")
+        }
+        Err(head) => memmem::find(head, b"\"data\"").is_none(),
+    }
 }
 
-/// Whether an object, with which `raw` begins, has the address of another server.
+/// Whether an object, with which `raw` begins, has the address of another server. A long one counts as such.
 fn is_addressed(raw: &str) -> bool {
-    let mut texts = first_object(raw).into_iter().filter_map(|(_, raw)| json::string(raw));
-    texts.any(|text| is_remote(&text))
+    first_object(raw).map_or(raw.starts_with('{'), |names| {
+        let mut texts = names.into_iter().filter_map(|(_, raw)| json::string(raw));
+        texts.any(|text| is_remote(&text))
+    })
 }
 
-/// Returns the members of the object that `raw` begins with, if it holds no other.
-fn first_object(raw: &str) -> Vec<(Cow<'_, str>, &str)> {
-    let end = raw.find('}').map_or(raw.len(), |end| end + 1);
-    json::members(&raw[..end]).unwrap_or_default()
+/// Returns the members of the object that `raw` begins with, none if it holds another; its first bytes if it is
+/// long.
+fn first_object(raw: &str) -> Result<Vec<(Cow<'_, str>, &str)>, &[u8]> {
+    let head = &raw.as_bytes()[..raw.len().min(OBJECT_BYTES)];
+    let end = memchr::memchr(b'}', head).ok_or(head)?;
+    Ok(json::members(&raw[..=end]).unwrap_or_default())
 }
 
 /// Whether a setting says that what it names is not to be used.
@@ -812,6 +823,9 @@ mod tests {
             assert!(part(elsewhere).is_elsewhere, "{elsewhere}");
         }
         assert!(!part(r#"{"properties":{"file_url":{"type":"string"}}}"#).is_elsewhere);
+        let long =
+            format!(r#"{{"file_url":{{"pad":"{}","url":"https://host/a"}}}}"#, "x".repeat(600));
+        assert!(part(&long).is_elsewhere);
         assert!(of(r#"{"files":["f"]}"#).is_elsewhere && !of(r#"{"files":[]}"#).is_elsewhere);
         assert!(part(r#"{"t\u0074l" : "1h"}"#).has_long_writes);
         assert!(!part(r#"{"cache_control":{"ttl":"5m"}}"#).has_long_writes);
