@@ -19,7 +19,7 @@ const DEFAULT_SPAN_MS: u64 = DAY_MS;
 const MAX_SPAN_MS: u64 = 100 * DAY_MS;
 
 /// Parameters of the path.
-const PARAMETERS: [&str; 14] = [
+const PARAMETERS: [&str; 15] = [
     "since",
     "until",
     "every",
@@ -32,6 +32,7 @@ const PARAMETERS: [&str; 14] = [
     "agent",
     "conversation",
     "class",
+    "tag",
     "user",
     "organisation",
 ];
@@ -52,7 +53,7 @@ struct ParsedQuery {
 impl ParsedQuery {
     fn read(uri: &Uri, now_ms: u64) -> Result<Self, Refusal> {
         let [since, until, every, by, limit, detail, names @ ..] = query(uri, PARAMETERS)?;
-        let [key, team, model, agent, conversation, class, user, organisation] = names;
+        let [key, team, model, agent, conversation, class, tag, user, organisation] = names;
         let moment = |name: &str, text: Option<String>| {
             text.map(|text| read_moment(name, &text)).transpose()
         };
@@ -89,6 +90,7 @@ impl ParsedQuery {
             conversation,
             agent,
             class,
+            tag,
         };
         let limit = limit.unwrap_or(MAX_ROWS).min(MAX_ROWS);
         Ok(Self { from_ms, until_ms, every_ms, by, only, limit, has_detail })

@@ -51,8 +51,8 @@ enum BudgetsCommand {
         override_usage = "weir budgets set [OPTIONS] SCOPE --per WINDOW <--usd AMOUNT|--tokens N>"
     )]
     Set {
-        /// all, organisation:NAME, team:NAME, user:NAME, key:NAME, model:NAME, conversation:* or agent:*;
-        /// * instead of a name is a separate budget for each
+        /// all, organisation:NAME, team:NAME, user:NAME, key:NAME, model:NAME, conversation:*, agent:*
+        /// or tag:*; * instead of a name is a separate budget for each
         #[arg(value_parser = Scope::parse)]
         scope: Scope,
         #[command(flatten)]

@@ -40,7 +40,7 @@ whose end was not seen, `unpriced` those of models without a known price ([price
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(super) struct UsageArgs {
     /// Columns to group by: day, organisation, team, key, user, model, tenant; conversation, agent,
-    /// parent and class of requests whose rows are kept
+    /// parent, class and tag of requests whose rows are kept
     #[arg(long, value_name = "COLUMNS", default_value = "model", value_parser = Column::read_list)]
     by: ::std::vec::Vec<Column>,
     /// The first day, such as 2026-11-01
@@ -76,6 +76,9 @@ pub(super) struct UsageArgs {
     /// Only requests of this class: main, subagent, compaction, auxiliary
     #[arg(long)]
     class: Option<String>,
+    /// Only requests with this tag
+    #[arg(long)]
+    tag: Option<String>,
     /// Lists single requests instead, newest first
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "50")]
     requests: Option<usize>,
@@ -141,6 +144,7 @@ fn filter(args: &UsageArgs) -> Filter {
         conversation: args.conversation.clone(),
         agent: args.agent.clone(),
         class: args.class.clone(),
+        tag: args.tag.clone(),
     }
 }
 
@@ -262,6 +266,7 @@ async fn nothing(args: &UsageArgs, store: &Store) -> Result<Option<String>, Stri
         ("--conversation", args.conversation.is_some()),
         ("--agent", args.agent.is_some()),
         ("--class", args.class.is_some()),
+        ("--tag", args.tag.is_some()),
         ("--route", args.route.is_some()),
         ("--flagged", args.flagged),
     ];

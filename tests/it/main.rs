@@ -52,6 +52,7 @@ mod recalled;
 mod reload;
 mod replay;
 mod replay_command;
+mod rereads;
 mod routes;
 #[cfg(unix)]
 mod run;

@@ -1,6 +1,6 @@
-//! Origin of a request, as its client states it: conversation, agent, parent agent and class. These
-//! are claims of the caller, read for records: no right, limit or cache depends on them. `class` says
-//! how a plan treats its class.
+//! Origin of a request, as its client states it: conversation, agent, parent agent, class and tag. These
+//! are claims of the caller, read for records and for budgets of such labels: no right, limit or cache depends
+//! on them. `class` says how a plan treats its class.
 //!
 //! Sources: Claude Code's headers are those of
 //! <https://code.claude.com/docs/en/llm-gateway-protocol>; codex's stand in
@@ -35,6 +35,8 @@ const PARENT: [&str; 3] =
 /// Header with the session of the agent that started this one, for clients that give each a session of its
 /// own. As with others, its conversation is that of its parent.
 const PARENT_SESSION: &str = "x-parent-session-id";
+/// Header with what the caller counts a request to.
+const TAG: &str = "x-weir-tag";
 /// Members of an object in a body that name a conversation.
 const SESSION: [&str; 4] = ["session_id", "conversation_id", "thread_id", "chat_id"];
 /// Marker before the session in the user of earlier versions of Claude Code.
@@ -61,6 +63,7 @@ pub fn from_headers(headers: &HeaderMap) -> Attribution {
         agent: agent.or_else(|| text("x-openai-subagent")).or_else(|| program(headers)),
         class: RequestClass::from_labels(&labels).map(|class| class.word().to_owned()),
         parent,
+        tag: text(TAG),
     }
 }
 
@@ -208,6 +211,15 @@ mod tests {
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         from_headers(&headers.collect()).labels().map(|label| label.map(str::to_owned))
+    }
+
+    #[test]
+    fn a_caller_tags_its_request() {
+        let tagged = |value| HeaderMap::from_iter([(HeaderName::from_static(TAG), value)]);
+        for (value, expected) in [(" search ", Some("search")), ("", None), ("  ", None)] {
+            let read = from_headers(&tagged(HeaderValue::from_static(value)));
+            assert_eq!(read.tag.as_deref(), expected, "{value:?}");
+        }
     }
 
     #[test]

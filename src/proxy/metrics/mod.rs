@@ -23,7 +23,7 @@ use crate::proxy::error::ErrorKind;
 use crate::upstream::retry::Tried;
 pub use page::CONTENT_TYPE;
 use weir_engine::wire::usage::Usage;
-use weir_store::ledger::Settlement;
+use weir_store::ledger::{Flags, Settlement};
 use weir_store::now_ms;
 
 /// Maximum number of models with their own series; later ones are counted together.
@@ -122,6 +122,8 @@ pub struct Totals {
     pub planned_tokens: u64,
     /// Requests that were settled without a price.
     pub unpriced: u64,
+    /// Requests with results that their agent asked for again.
+    pub rereads: u64,
     pub cost_nano_usd: u64,
     pub saved_nano_usd: i64,
     /// What compactions that observe mode left out would have saved.
@@ -393,6 +395,7 @@ impl Metrics {
         };
         self.add_tokens(&model, &usage);
         let mut totals = self.totals.lock();
+        totals.rereads += u64::from(settlement.flags.any(Flags::REREAD));
         totals.unpriced += u64::from(is_accepted && settlement.cost_nano_usd.is_none());
         totals.cost_nano_usd += settlement.cost_nano_usd.unwrap_or(0);
         totals.saved_nano_usd += settlement.saved_nano_usd.unwrap_or(0);

@@ -6,7 +6,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::gauges::{self, amount, count};
-use super::{Metrics, process};
+use super::{Metrics, Totals, process};
 use crate::proxy::runtime::Runtime;
 use crate::proxy::settings::Settings;
 
@@ -71,8 +71,10 @@ impl Metrics {
         registry.register("weir_cost_usd", "Cost in dollars", self.cost_usd.clone());
         let help = "Dollars that compaction saved since the start; negative if it cost more";
         registry.register("weir_saved_usd", help, self.saved_usd.clone());
-        let unpriced = self.totals().unpriced;
+        let Totals { unpriced, rereads, .. } = self.totals();
         count(registry, "weir_unpriced_requests", "Requests settled without a price", unpriced);
+        let help = "Requests with results that agents asked for again because compaction had left them out";
+        count(registry, "weir_rereads", help, rereads);
         let help = "Holds of requests to which budgets apply, by their result";
         registry.register("weir_budget_holds", help, self.holds.clone());
     }

@@ -41,7 +41,7 @@ use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
 use weir_engine::compact::source::count_and_search;
 use weir_engine::compact::summary::Space;
-use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
+use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Repeated, Zone};
 use weir_engine::plan::{
     CannotFit, Decisions, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
     plan_with,
@@ -49,7 +49,7 @@ use weir_engine::plan::{
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
-use weir_store::budget::{Compaction, Observed};
+use weir_store::budget::{Compaction, Observed, Rereads};
 
 /// Maximum bytes of new messages counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
@@ -623,6 +623,10 @@ impl Draft {
         if plan.treatment == Treatment::Bypassed {
             return;
         }
+        if is_compacted {
+            let Repeated { tokens, new_tokens, is_all } = plan.state.repeated();
+            planned.compaction.rereads = Rereads { tokens, new_tokens, is_all };
+        }
         let before = last_sent.get();
         let compactions_before = before.map_or(0, |sent| sent.compactions);
         planned.compaction.earlier_tokens =
@@ -678,10 +682,8 @@ impl Draft {
             compaction: Compaction {
                 received_tokens,
                 sent_tokens: received_tokens,
-                earlier_tokens: None,
-                is_new: false,
                 max_input_tokens: limits.max_input_tokens.unwrap_or(limits.window_tokens),
-                observed: None,
+                ..Compaction::default()
             },
             max_output_tokens: request.max_output_tokens,
             is_clampable: false,

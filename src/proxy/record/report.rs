@@ -180,6 +180,7 @@ impl Record {
             sent_tokens = row.sent_tokens,
             limit_tokens = row.limit_tokens,
             messages = planned.map(|planned| planned.messages),
+            reread_tokens = planned.map(|own| own.compaction.rereads.new_tokens).filter(|own| *own > 0),
             stream = planned.map(|planned| planned.stream),
             upstream = row.upstream.as_deref(),
             attempts = (self.sending.attempts > 1).then_some(self.sending.attempts),

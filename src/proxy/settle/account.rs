@@ -139,10 +139,8 @@ impl Journal {
                 let compaction = intent.sent_tokens.map(|sent_tokens| Compaction {
                     received_tokens: intent.received_tokens.unwrap_or(sent_tokens),
                     sent_tokens,
-                    earlier_tokens: None,
-                    is_new: false,
                     max_input_tokens: u64::MAX,
-                    observed: None,
+                    ..Compaction::default()
                 });
                 let counted = (compaction, intent.sent_tokens);
                 let settlement = self.settlement(&intent, counted, None, &Ended::killed()).await;

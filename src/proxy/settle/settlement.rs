@@ -103,6 +103,9 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         let planned = budget::planned_nano_usd(price, own, compaction);
         Some((budget::saved_nano_usd(price, own, compaction), planned))
     });
+    if known.compaction.is_some_and(|own| own.rereads.new_tokens > 0) {
+        flags |= Flags::REREAD;
+    }
     // An answer without usage costs no more than the hold, if that bounds its tokens.
     let most = known.held.filter(|held| {
         let is_within = is_estimated && tokens(&usage) <= held.tokens;
@@ -393,10 +396,8 @@ mod tests {
         let compaction = Compaction {
             received_tokens: 1000,
             sent_tokens: 900,
-            earlier_tokens: None,
-            is_new: false,
             max_input_tokens: 100_000,
-            observed: None,
+            ..Compaction::default()
         };
         Known {
             picture_nano_usd: None,

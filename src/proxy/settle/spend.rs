@@ -60,13 +60,14 @@ impl SpendQuery {
                 "conversation" => query.only.conversation = Some(value),
                 "agent" => query.only.agent = Some(value),
                 "class" => query.only.class = Some(value),
+                "tag" => query.only.tag = Some(value),
                 "scope" if value == "key" => query.is_of_team = false,
                 "scope" if value == "team" => query.is_of_team = true,
                 "scope" => return Err(wrong("write key or team")),
                 _ => {
                     return Err(wrong(
                         "the parameters are by, since, until, month, model, conversation, agent, \
-                         class, scope",
+                         class, tag, scope",
                     ));
                 }
             }

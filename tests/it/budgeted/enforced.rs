@@ -1,8 +1,11 @@
 //! Refusals by budgets, and their error texts.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use weir::config::Clamp;
+use weir_store::ledger::{Column, UsageQuery};
 
 use super::setting::{Budgeted, MODEL, chat, set, sum};
 use crate::keys::setting::{Key, post};
@@ -156,6 +159,35 @@ async fn a_conversation_ends_at_its_own_budget() {
     budgeted.set(&name, "5000").await;
     assert_eq!(ask(first, &budgeted.key).await.status(), 200);
     assert_eq!(ask(second, &budgeted.key).await.status(), 429);
+}
+
+/// All that a caller tags with one name has one budget, across its conversations.
+#[tokio::test]
+async fn a_tag_ends_at_its_own_budget() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    let other = budgeted.weir.key("sales", r#"{"user":"bob"}"#).await;
+    budgeted.set("tag:*/tokens/day", "60").await;
+    let ask = async |headers: &str, key: &Key| {
+        let headers = format!("{}{headers}", key.header());
+        budgeted.weir.ask(chat(&headers, 100, json!({}))).await
+    };
+    let (search, nightly) = ("x-weir-tag: search\r\n", "x-weir-tag: nightly\r\n");
+    assert_eq!(ask(search, &budgeted.key).await.status(), 200);
+    let refused = ask(&format!("x-session-id: s2\r\n{search}"), &budgeted.key).await;
+    assert_eq!(refused.header("x-weir-error"), Some("insufficient_quota"), "{refused:?}");
+    let name = format!("tag:{}/search/tokens/day", budgeted.key.id);
+    let error = error(&refused);
+    assert!(error["message"].as_str().is_some_and(|text| text.contains(&name)), "{error}");
+    for (headers, key) in [(nightly, &budgeted.key), ("", &budgeted.key), (search, &other)] {
+        assert_eq!(ask(headers, key).await.status(), 200, "{headers}");
+    }
+    let seen = budgeted.upstream.requests();
+    assert!(seen.iter().all(|request| !request.headers.contains_key("x-weir-tag")), "weir's alone");
+    let query = UsageQuery { by: vec![Column::Tag], ..UsageQuery::default() };
+    let rows = budgeted.weir.store.usage(query).await.expect("it can be read");
+    let counts = rows.iter().map(|row| (row.shown(Column::Tag), row.totals.requests));
+    let counts: BTreeMap<String, u64> = counts.collect();
+    assert_eq!((counts["search"], counts["nightly"], counts[""]), (2, 1, 1), "{counts:?}");
 }
 
 #[tokio::test]

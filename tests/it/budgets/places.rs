@@ -152,6 +152,7 @@ pub fn owner_of(scopes: &[&str]) -> Owner {
             ScopeKind::Model => model = name,
             ScopeKind::Conversation => origin.conversation = Some(name),
             ScopeKind::Agent => origin.agent = Some(name),
+            ScopeKind::Tag => origin.tag = Some(name),
         }
     }
     let caller = Caller { tenant: Tenant([1; 16]), key: Some(Arc::new(names)) };

@@ -45,6 +45,7 @@ pub fn intent(number: u64) -> Intent {
             agent: Some("codex".to_owned()),
             parent: None,
             class: Some("main".to_owned()),
+            tag: Some("search".to_owned()),
         },
         received_tokens: Some(2000),
         sent_tokens: Some(1000),
@@ -226,6 +227,7 @@ async fn no_row_poisons_others(place: impl Place) {
                 agent: Some(names()),
                 parent: Some(names()),
                 class: Some(names()),
+                tag: Some(names()),
             },
             begun_ms: if number % 2 == 0 { u64::MAX } else { NOW },
             received_tokens: Some(u64::MAX),
@@ -353,6 +355,7 @@ async fn labels_of_each_caller_are_counted_from_rows(place: impl Place) {
     for (id, own) in [
         ("conversation:*/usd/total", ["key_0/c 0", "key_1/c 1", "key_2/c 2"].as_slice()),
         ("agent:*/tokens/total", &["key_0/agent 0", "key_0/agent 1", "key_1/agent 0"]),
+        ("tag:*/tokens/total", &["key_0/tag 0", "key_0/tag 1"]),
     ] {
         let id = BudgetId::parse(id).expect("a budget");
         let budget = Budget { id, limit: 10_000, warn_permille: None };
@@ -410,6 +413,7 @@ async fn filled(store: &Store) {
                 agent: Some(format!("agent {}", number % 2)),
                 parent: (number % 2 == 1).then(|| "agent 0".to_owned()),
                 class: Some(["main", "subagent"][number as usize % 2].to_owned()),
+                tag: Some(format!("tag {}", number % 2)),
             },
             ..intent(0)
         };

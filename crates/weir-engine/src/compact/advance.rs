@@ -61,7 +61,7 @@ impl Compactor {
             self.leave_out(message, edit, source);
         }
         if stays {
-            self.watch_for_rereading(message, source);
+            self.watch_for_rereading(message);
             self.refer_to_oversized(message, source);
         }
         if self.requests.is_pending && self.turns.is_certain_point(&fact) {
@@ -80,7 +80,7 @@ impl Compactor {
     /// Adds the next message to the turns, without the text of a large result that only a program reads. Returns
     /// `None` if it does not stay, else how it is sent without results whose calls are gone.
     fn add_to_turns(&mut self, fact: &mut Fact, source: &dyn Source) -> Option<Option<Edit>> {
-        let mut inline = [Link { naming: Naming::Own, id: 0 }; links::INLINE];
+        let mut inline = [Link { naming: Naming::Own, id: 0, key: 0 }; links::INLINE];
         let all = fact.links;
         if let Some(held) = all.held() {
             let count = inline.iter_mut().zip(held).map(|(own, link)| *own = link).count();
@@ -115,7 +115,7 @@ impl Compactor {
     /// Sends a message that was just added without some of its blocks.
     fn leave_out(&mut self, message: usize, edit: Edit, source: &dyn Source) {
         if let Some(tokens) = source.tokens_after(message, &edit, &self.profile.measure) {
-            self.set_rewrite(message, Rewrite { edit, tokens, call: None });
+            self.set_rewrite(message, Rewrite { edit, tokens });
         }
     }
 
@@ -248,7 +248,9 @@ impl Compactor {
             messages.fates[*message] != before.fates[*message]
                 || clip != before.clips.get(message).copied()
         };
-        self.history.record(record, (0..messages.count()).filter(has_changed));
+        let changed: Vec<usize> = (0..messages.count()).filter(has_changed).collect();
+        self.rereads.leave_out(&changed, &self.messages, &self.turns);
+        self.history.record(record, changed.into_iter());
     }
 }
 

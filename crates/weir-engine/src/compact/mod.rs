@@ -39,5 +39,5 @@ pub use report::{Report, Verbosity, reasons};
 pub use source::{RequestSource, Source};
 pub use state::marks::Zone;
 pub use state::messages::Fate;
-pub use state::{Compactor, history};
+pub use state::{Compactor, Repeated, history};
 pub use summary::Summary;

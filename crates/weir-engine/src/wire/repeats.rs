@@ -77,7 +77,7 @@ pub fn repeats<'a>(request: &Request<'a>, most: usize) -> (usize, Cow<'a, str>) 
 
 /// Returns the parts of a result as JSON texts, such as a shell's outputs with their exit codes; `None` if some
 /// cannot be compared.
-fn result<'a>(message: &Message<'a>) -> Option<Vec<&'a str>> {
+pub(crate) fn result<'a>(message: &Message<'a>) -> Option<Vec<&'a str>> {
     let content = match &message.content {
         Content::Parts(parts) => parts.as_slice(),
         Content::None | Content::Text(_) => &[],

@@ -20,6 +20,8 @@ pub use price::{
     Billed, Cost, Kind, Most, OutputBound, Pieces, Price, Rates, ServiceTier, Tier, cost,
     cost_of_all,
 };
-pub use saved::{CACHE_FLOOR_TOKENS, Compaction, Observed, part, planned_nano_usd, saved_nano_usd};
+pub use saved::{
+    CACHE_FLOOR_TOKENS, Compaction, Observed, Rereads, part, planned_nano_usd, saved_nano_usd,
+};
 pub use scope::{Scope, ScopeKind, Scopes};
 pub use window::{Span, Window};

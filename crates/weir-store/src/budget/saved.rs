@@ -21,6 +21,8 @@
 //!   assumed here.
 //! - Tokens removed now that no earlier request contained (a large result masked on arrival) would
 //!   have cost the full price once; they count at the price of a cache read.
+//! - It has no results that the agent asked for again because compaction had left them out; a request that
+//!   brings nothing else would not have been made.
 //! - A provider's tier above a size applies to the whole request if the request sent whole would
 //!   exceed it.
 //!
@@ -35,7 +37,7 @@ pub const CACHE_FLOOR_TOKENS: u64 = 1024;
 const TOKENS_PER_MTOK: u128 = 1_000_000;
 
 /// Token counts of one compaction, by weir's count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compaction {
     /// As received from the caller.
     pub received_tokens: u64,
@@ -51,6 +53,18 @@ pub struct Compaction {
     pub max_input_tokens: u64,
     /// The compaction that observe mode leaves out, if any.
     pub observed: Option<Observed>,
+    pub rereads: Rereads,
+}
+
+/// Results of a conversation that its agent asked for again because compaction had left them out, by weir's
+/// count. The conversation sent whole would not have them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rereads {
+    pub tokens: u64,
+    /// Tokens of those that this request brings.
+    pub new_tokens: u64,
+    /// Whether this request brings nothing else: it would not have been made.
+    pub is_all: bool,
 }
 
 /// Compaction that is planned and not made, by weir's count.
@@ -66,16 +80,26 @@ pub struct Observed {
 /// Returns the savings of `compaction` for the request that was `billed` at `price`, in
 /// nano-dollars, rounded down. Zero if nothing was removed.
 pub fn saved_nano_usd(price: &Price, billed: &Billed, compaction: &Compaction) -> i64 {
-    if compaction.sent_tokens >= compaction.received_tokens {
+    let sent = compaction.sent_tokens;
+    if sent >= compaction.received_tokens {
         return 0;
     }
-    let as_sent = Billed {
-        prompt_tokens: Some(billed.prompt_tokens.unwrap_or(compaction.sent_tokens)),
-        ..*billed
+    let rereads = compaction.rereads;
+    let as_sent = Billed { prompt_tokens: Some(billed.prompt_tokens.unwrap_or(sent)), ..*billed };
+    let unread = Compaction {
+        received_tokens: compaction.received_tokens.saturating_sub(rereads.tokens),
+        earlier_tokens: compaction.earlier_tokens.map(|tokens| {
+            tokens.saturating_sub(rereads.tokens - rereads.new_tokens.min(rereads.tokens))
+        }),
+        ..*compaction
+    };
+    let other = match unread.received_tokens.checked_sub(sent) {
+        _ if rereads.is_all => shorter(&as_sent, u64::MAX),
+        None => shorter(&as_sent, sent - unread.received_tokens),
+        Some(_) => whole(&as_sent, &unread),
     };
     let with = price::bill(price, &as_sent).nano_usd_mtok;
-    let without = price::bill(price, &whole(&as_sent, compaction)).nano_usd_mtok;
-    difference(without, with)
+    difference(price::bill(price, &other).nano_usd_mtok, with)
 }
 
 /// Returns the savings that the planned compaction of a request would have had, in nano-dollars, rounded down;
@@ -117,6 +141,20 @@ pub fn planned_nano_usd(price: &Price, billed: &Billed, compaction: &Compaction)
 pub fn part(tokens: u64, numerator: u64, denominator: u64) -> u64 {
     let product = u128::from(tokens) * u128::from(numerator);
     u64::try_from(product.checked_div(denominator.into()).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+/// Returns the usage of a request without `tokens` of its prompt, as far as possible of what was read from the
+/// cache.
+fn shorter(as_sent: &Billed, tokens: u64) -> Billed {
+    let prompt = as_sent.prompt_tokens.unwrap_or(0).saturating_sub(tokens);
+    let of_prompt = |part: Option<u64>| part.map(|part| part.min(prompt));
+    Billed {
+        prompt_tokens: Some(prompt),
+        cached_tokens: as_sent.cached_tokens.map(|cached| cached.saturating_sub(tokens)),
+        cache_write_tokens: of_prompt(as_sent.cache_write_tokens),
+        cache_write_1h_tokens: of_prompt(as_sent.cache_write_1h_tokens),
+        ..*as_sent
+    }
 }
 
 /// Returns the difference of two bills in nano-dollars, rounded down.
@@ -199,7 +237,7 @@ mod tests {
             earlier_tokens: u64::try_from(earlier).ok(),
             is_new,
             max_input_tokens: 1_000_000,
-            observed: None,
+            ..Compaction::default()
         }
     }
 
@@ -299,6 +337,25 @@ mod tests {
     }
 
     #[test]
+    fn what_an_agent_had_to_read_again_is_not_saved() {
+        // Without rereads the 10,000 removed tokens save a tenth of their price each.
+        for (name, [tokens, new_tokens], is_all, expected) in [
+            ("none", [0, 0], false, 1_000_000),
+            ("some before", [3000, 0], false, 700_000),
+            ("some now", [3000, 3000], false, 700_000),
+            ("all that was removed", [10_000, 0], false, 0),
+            ("more than was removed", [12_000, 0], false, -200_000),
+            // The prompt of a request that would not have been made: 1,000 and 4,000 at a tenth.
+            ("nothing but a reread", [3000, 3000], true, -1_400_000),
+        ] {
+            let rereads = Rereads { tokens, new_tokens, is_all };
+            let compaction = Compaction { rereads, ..compaction(15_000, 5000, 14_000, false) };
+            let saved = saved_nano_usd(&price(PLAIN), &billed([5000, 4000, -1]), &compaction);
+            assert_eq!(saved, expected, "{name}");
+        }
+    }
+
+    #[test]
     fn savings_are_rounded_down() {
         let price = price("in 0.001 cached 0.0001 out 0");
         let saved = |figures, compaction| saved_nano_usd(&price, &billed(figures), &compaction);
@@ -349,7 +406,7 @@ mod tests {
                     earlier_tokens: Some(earlier),
                     is_new,
                     max_input_tokens: 1_000_000,
-                    observed: None,
+                    ..Compaction::default()
                 };
                 saved += saved_nano_usd(&price, &as_sent, &compaction);
                 let unchanged_tokens = is_new.then_some(common);
@@ -374,6 +431,7 @@ mod tests {
             earlier in any::<Option<u64>>(),
             is_new in any::<bool>(),
             rate in any::<u64>(),
+            rereads in prop::array::uniform2(any::<u64>()),
         ) {
             let mut price = price(TIERED);
             price.rates = price.rates.with(price::Kind::Input, rate);
@@ -391,6 +449,7 @@ mod tests {
                 is_new,
                 max_input_tokens: tokens[2],
                 observed: is_new.then_some(Observed { sent_tokens: tokens[1], unchanged_tokens: earlier }),
+                rereads: Rereads { tokens: rereads[0], new_tokens: rereads[1], is_all: rate % 2 == 0 },
             };
             saved_nano_usd(&price, &billed, &compaction);
             planned_nano_usd(&price, &billed, &compaction);
@@ -413,7 +472,7 @@ mod tests {
                 earlier_tokens: earlier,
                 is_new,
                 max_input_tokens: 1_000_000,
-                observed: None,
+                ..Compaction::default()
             };
             let saved = saved_nano_usd(&price(PLAIN), &billed, &compaction);
             prop_assert!(saved <= i64::try_from(left_out * 1000).expect("it is small"));

@@ -1,4 +1,4 @@
-//! Scopes of budgets: everybody, or one organisation, team, user, key, model, conversation or agent.
+//! Scopes of budgets: everybody, or one organisation, team, user, key, model, conversation, agent or tag.
 //! Names and their text forms only.
 
 use std::borrow::Cow;
@@ -22,11 +22,13 @@ pub enum ScopeKind {
     Conversation,
     /// An agent of one caller: a program, or one of its subagents.
     Agent,
+    /// What a caller says that it counts requests to.
+    Tag,
 }
 
 impl ScopeKind {
     /// All kinds, in the order in which a request's scopes are reported.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::All,
         Self::Organisation,
         Self::Team,
@@ -35,6 +37,7 @@ impl ScopeKind {
         Self::Model,
         Self::Conversation,
         Self::Agent,
+        Self::Tag,
     ];
 
     /// Returns the word used in text forms.
@@ -48,12 +51,13 @@ impl ScopeKind {
             Self::Model => "model",
             Self::Conversation => "conversation",
             Self::Agent => "agent",
+            Self::Tag => "tag",
         }
     }
 
     /// Whether its members are labels that callers choose. Each belongs to its caller: `key_1/LABEL`.
     pub fn is_label(self) -> bool {
-        matches!(self, Self::Conversation | Self::Agent)
+        matches!(self, Self::Conversation | Self::Agent | Self::Tag)
     }
 }
 
@@ -74,7 +78,7 @@ impl Scope {
             return Err(format!(
                 "{word:?} is not a scope; write all, organisation:NAME, team:NAME, user:NAME, \
                  key:NAME or model:NAME, or * instead of a name for one budget each, also \
-                 conversation:* and agent:*"
+                 conversation:*, agent:* and tag:*"
             ));
         };
         let is_named = !name.is_empty();
@@ -117,6 +121,7 @@ pub struct Scopes<'a> {
     pub model: Option<&'a str>,
     pub conversation: Option<&'a str>,
     pub agent: Option<&'a str>,
+    pub tag: Option<&'a str>,
     /// Stands for the key in labels of callers without one.
     pub tenant: [u8; 16],
 }
@@ -133,6 +138,7 @@ impl<'a> Scopes<'a> {
             ScopeKind::Model => self.model,
             ScopeKind::Conversation => return self.member(self.conversation),
             ScopeKind::Agent => return self.member(self.agent),
+            ScopeKind::Tag => return self.member(self.tag),
         };
         name.filter(|name| !name.is_empty()).map(Cow::Borrowed)
     }
@@ -190,7 +196,8 @@ mod tests {
     fn a_request_is_in_scopes_by_its_names() {
         let scopes = Scopes { team: Some("a"), user: Some(""), ..Scopes::default() };
         let names = ScopeKind::ALL.map(|kind| scopes.name(kind));
-        let expected = [Some(""), None, Some("a"), None, None, None, None, None];
+        let mut expected = [None; ScopeKind::ALL.len()];
+        (expected[0], expected[2]) = (Some(""), Some("a"));
         assert_eq!(
             names.map(|name| name.map(String::from)),
             expected.map(|name| name.map(String::from))

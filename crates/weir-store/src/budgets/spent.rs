@@ -35,7 +35,7 @@ pub(crate) fn statement(query: &SpentQuery, dialect: &Dialect) -> (String, [SqlV
         kind => format!("\"{}\"", kind.word()),
     };
     let (by_day, by_row) = match kind.is_label() {
-        // An index finds the label; then its caller is compared.
+        // The label is compared first, since few rows have it; then its caller.
         true => {
             let owner = format!("coalesce(nullif(key, ''), {tenant})");
             let is_own = format!("{owner} || '/' || {column} = {scope}");

@@ -84,6 +84,7 @@ impl Counters {
             ScopeKind::Model => Column::Model,
             ScopeKind::Conversation => Column::Conversation,
             ScopeKind::Agent => Column::Agent,
+            ScopeKind::Tag => Column::Tag,
         };
         let from_ms = budget.id.window.span(self.zone(), now_ms).first_ms;
         let query = UsageQuery {
@@ -111,6 +112,7 @@ impl Counters {
                 model: row.name(Column::Model),
                 conversation: row.name(Column::Conversation),
                 agent: row.name(Column::Agent),
+                tag: row.name(Column::Tag),
                 tenant: row.tenant.map_or([0; 16], |tenant| tenant.0),
             };
             scopes.name(budget.id.scope.kind)

@@ -97,6 +97,7 @@ impl Owner {
             model: Some(&self.model),
             conversation: self.origin.conversation.as_deref(),
             agent: self.origin.agent.as_deref(),
+            tag: self.origin.tag.as_deref(),
             tenant: self.caller.tenant.0,
         }
     }

@@ -13,7 +13,7 @@ use crate::wal::record::{self, IntentFacts, IntentRecord, Record, SettlementReco
 pub(crate) fn request_values<'a>(
     intent: &'a IntentRecord<'_>,
     settlement: &'a SettlementRecord<'_>,
-) -> [SqlValue<'a>; 33] {
+) -> [SqlValue<'a>; 34] {
     let count = |number: Option<u64>| SqlValue::from(figure(number));
     let key = intent.key.as_ref();
     let name = |name: fn(&KeyNames<&'a str>) -> &'a str| SqlValue::from(key.map(name));
@@ -52,6 +52,7 @@ pub(crate) fn request_values<'a>(
         parent,
         class,
         signed_figure(settlement.planned_saved_nano_usd).into(),
+        intent.tag.into(),
     ]
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn intent(id: [u8; 16], begun_ms: i64, json: &[u8]) -> Intent {
         stream: facts.stream,
         action: facts.action,
         zone: facts.zone,
-        attribution: Attribution::from_labels(facts.labels),
+        attribution: Attribution::from_labels(facts.labels, facts.tag),
         received_tokens: facts.received_tokens,
         sent_tokens: facts.sent_tokens,
         max_output_tokens: facts.max_output_tokens,

@@ -11,7 +11,7 @@ use crate::secret::hex;
 
 impl Column {
     /// All columns with their names.
-    pub const NAMES: [(&'static str, Self); 11] = [
+    pub const NAMES: [(&'static str, Self); 12] = [
         ("day", Self::Day),
         ("organisation", Self::Organisation),
         ("team", Self::Team),
@@ -23,6 +23,7 @@ impl Column {
         ("agent", Self::Agent),
         ("parent", Self::Parent),
         ("class", Self::Class),
+        ("tag", Self::Tag),
     ];
 
     /// Returns the column's name.
@@ -110,6 +111,7 @@ impl RequestRow {
             "agent": self.attribution.agent,
             "parent": self.attribution.parent,
             "class": self.attribution.class,
+            "tag": self.attribution.tag,
             "stream": self.stream,
             "status": ended.status,
             "outcome": ended.outcome,

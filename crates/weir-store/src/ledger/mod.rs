@@ -146,8 +146,11 @@ impl Flags {
     /// Another attempt followed for the same request of the caller, which counts once.
     pub const REPLACED: Self = Self(1 << 6);
 
+    /// It brings results that its agent asked for again because compaction had left them out.
+    pub const REREAD: Self = Self(1 << 7);
+
     /// All flags with their displayed names.
-    pub const NAMES: [(Self, &'static str); 7] = [
+    pub const NAMES: [(Self, &'static str); 8] = [
         (Self::ESTIMATED, "estimated"),
         (Self::CALLER_LEFT, "caller_left"),
         (Self::USAGE_MISSING, "usage_missing"),
@@ -155,6 +158,7 @@ impl Flags {
         (Self::PARTLY_PRICED, "partly_priced"),
         (Self::UNPRICED, "unpriced"),
         (Self::REPLACED, "replaced"),
+        (Self::REREAD, "reread"),
     ];
 
     /// Rare flags, found through an index.

@@ -27,12 +27,13 @@ pub enum Column {
     Agent,
     Parent,
     Class,
+    Tag,
 }
 
 impl Column {
     /// Whether it is a label of single requests, which daily totals do not have.
     pub fn is_label(self) -> bool {
-        matches!(self, Self::Conversation | Self::Agent | Self::Parent | Self::Class)
+        matches!(self, Self::Conversation | Self::Agent | Self::Parent | Self::Class | Self::Tag)
     }
 
     /// Returns the column's name in SQL.
@@ -56,12 +57,13 @@ pub struct Filter {
     pub conversation: Option<String>,
     pub agent: Option<String>,
     pub class: Option<String>,
+    pub tag: Option<String>,
 }
 
 impl Filter {
     /// Whether it selects by labels, which daily totals do not have.
     pub fn has_label(&self) -> bool {
-        [&self.conversation, &self.agent, &self.class].into_iter().any(Option::is_some)
+        [&self.conversation, &self.agent, &self.class, &self.tag].into_iter().any(Option::is_some)
     }
 }
 
@@ -181,6 +183,7 @@ impl Conditions {
             ("conversation = ?", &only.conversation),
             ("agent = ?", &only.agent),
             ("class = ?", &only.class),
+            ("tag = ?", &only.tag),
         ] {
             self.add(sql, name.clone().map(SqlValue::from));
         }
@@ -312,11 +315,11 @@ pub(crate) const REQUEST_COLUMNS: &str =
     model, upstream, stream, status, outcome, action, zone, received_tokens, sent_tokens,
     prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
     cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms,
-    conversation, agent, parent, class, planned_saved_nano_usd";
+    conversation, agent, parent, class, planned_saved_nano_usd, tag";
 
 /// Columns of names in daily totals, and of labels that only rows of requests have.
 const NAME_COLUMNS: [&str; 4] = ["key", "team", "organisation", "\"user\""];
-const LABEL_COLUMNS: [&str; 4] = ["conversation", "agent", "parent", "class"];
+const LABEL_COLUMNS: [&str; 5] = ["conversation", "agent", "parent", "class", "tag"];
 /// Before the first request that a weir has recorded: 2026-01-01.
 const EARLIEST_MS: u64 = 20_454 * DAY_MS;
 /// After the last day that the calendar has.

@@ -147,7 +147,10 @@ fn request_row(row: &SqlRow) -> RequestRow {
         stream: row.number(10) != 0,
         action: row.text(13),
         zone: row.text(14),
-        attribution: Attribution::from_labels([28, 29, 30, 31].map(|index| row.some_text(index))),
+        attribution: Attribution::from_labels(
+            [28, 29, 30, 31].map(|index| row.some_text(index)),
+            row.some_text(33),
+        ),
         received_tokens: row.some_figure(15),
         sent_tokens: row.some_figure(16),
         plan_ms: row.some_figure(25),

@@ -27,11 +27,11 @@ const RELEASE: &str = "DELETE FROM weir_intent i WHERE i.id = ANY ($1::bytea[])
     AND NOT EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)";
 const FORGET: &str = "DELETE FROM weir_intent WHERE id = ANY ($1::bytea[])";
 /// In column order.
-const REQUEST_TYPES: [&str; 33] = [
+const REQUEST_TYPES: [&str; 34] = [
     "bytea", "bigint", "bytea", "text", "text", "text", "text", "text", "text", "text", "boolean",
     "bigint", "text", "text", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint",
     "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "text", "text", "text",
-    "text", "bigint",
+    "text", "bigint", "text",
 ];
 static INSERT: LazyLock<String> = LazyLock::new(|| {
     format!(

@@ -45,7 +45,7 @@ pub(crate) fn release(connection: &Connection, id: RequestId) -> rusqlite::Resul
 }
 
 static INSERT: LazyLock<String> = LazyLock::new(|| {
-    let places: Vec<String> = (1..=33).map(|place| format!("?{place}")).collect();
+    let places: Vec<String> = (1..=34).map(|place| format!("?{place}")).collect();
     format!("INSERT OR IGNORE INTO request VALUES ({})", places.join(", "))
 });
 

@@ -61,6 +61,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("conversation.sql"),
     include_str!("mark.sql"),
     include_str!("planned.sql"),
+    include_str!("tag.sql"),
 ];
 
 /// Rejects files that are not weir's, or of a later version. Changes nothing.

@@ -97,16 +97,19 @@ impl Encoder {
         self.figure(settlement.total_ms);
     }
 
-    /// Writes the labels, and what was `planned`, if there are any. They end a record, so that others read those
-    /// without.
+    /// Writes the labels, what was `planned`, and the tag, as far as there are any. They end a record, so that
+    /// those of earlier versions are read too.
     fn labels(&mut self, intent: &Intent, planned: Option<i64>) {
         let labels = intent.attribution.labels();
-        if labels.iter().any(Option::is_some) || planned.is_some() {
+        let tag = intent.attribution.tag.as_deref();
+        let has_more = planned.is_some() || tag.is_some();
+        if labels.iter().any(Option::is_some) || has_more {
             labels.into_iter().for_each(|label| self.text(label.unwrap_or_default()));
         }
-        if planned.is_some() {
+        if has_more {
             self.signed_figure(planned);
         }
+        tag.into_iter().for_each(|tag| self.text(tag));
     }
 
     /// Writes seven bits per byte, lowest first; the eighth bit marks continuation.
@@ -186,6 +189,8 @@ pub(crate) struct IntentFacts<Text> {
     /// Conversation, agent, parent and class.
     #[serde(skip_serializing_if = "is_unlabelled")]
     pub labels: [Option<Text>; 4],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tag: Option<Text>,
 }
 
 fn is_unlabelled<Text>(labels: &[Option<Text>; 4]) -> bool {
@@ -215,10 +220,7 @@ pub(crate) fn decode(content: &[u8]) -> Option<Record<'_>> {
         OPENED => Some(Record::Opened(decoder.opened(id)?)),
         SETTLED => {
             let (mut intent, mut settlement) = (decoder.intent(id)?, decoder.settlement()?);
-            intent.labels = decoder.labels()?;
-            if !decoder.0.is_empty() {
-                settlement.planned_saved_nano_usd = decoder.signed_figure()?;
-            }
+            settlement.planned_saved_nano_usd = decoder.labels(&mut intent)?;
             Some(Record::Settled(intent, settlement))
         }
         RELEASED => Some(Record::Released(id)),
@@ -281,28 +283,29 @@ impl<'a> Decoder<'a> {
     }
 
     fn opened(&mut self, id: RequestId) -> Option<IntentRecord<'a>> {
-        let intent = self.intent(id)?;
+        let mut intent = self.intent(id)?;
         if self.0.is_empty() {
             return Some(intent);
         }
-        Some(IntentRecord {
-            held_nano_usd: self.optional_varint()?,
-            held_tokens: self.optional_varint()?,
-            labels: self.labels()?,
-            ..intent
-        })
+        intent.held_nano_usd = self.optional_varint()?;
+        intent.held_tokens = self.optional_varint()?;
+        self.labels(&mut intent)?;
+        Some(intent)
     }
 
-    /// Reads the labels at the end of a record; none in those of earlier versions.
-    fn labels(&mut self) -> Option<[Option<&'a str>; 4]> {
-        let mut labels = [None; 4];
+    /// Reads the labels at the end of a record, as far as its version has them, and returns what was planned.
+    fn labels(&mut self, intent: &mut IntentRecord<'a>) -> Option<Option<i64>> {
         if self.0.is_empty() {
-            return Some(labels);
+            return Some(None);
         }
-        for label in &mut labels {
+        for label in &mut intent.labels {
             *label = Some(self.text()?).filter(|text| !text.is_empty());
         }
-        Some(labels)
+        let planned = if self.0.is_empty() { None } else { self.signed_figure()? };
+        if !self.0.is_empty() {
+            intent.tag = Some(self.text()?).filter(|text| !text.is_empty());
+        }
+        Some(planned)
     }
 
     fn intent(&mut self, id: RequestId) -> Option<IntentRecord<'a>> {
@@ -335,6 +338,7 @@ impl<'a> Decoder<'a> {
             held_nano_usd: None,
             held_tokens: None,
             labels: [None; 4],
+            tag: None,
         })
     }
 
@@ -503,11 +507,13 @@ mod tests {
         let mut keyed = intent(1);
         keyed.caller.key = Some(KeyNames { key, team, organisation, user }.into());
         let labels = [Some("c"), None, Some("\0"), Some("main")];
-        keyed.attribution = Attribution::from_labels(labels.map(|label| label.map(str::to_owned)));
+        let labels = labels.map(|label| label.map(str::to_owned));
+        keyed.attribution = Attribution::from_labels(labels, Some("t".to_owned()));
         let read = [Some("c"), None, Some("\u{fffd}"), Some("main")];
         for (intent, key, labels) in [(intent(1), None, [None; 4]), (keyed, Some(names), read)] {
+            let keyed_tag = key.map(|_| "t");
             assert!(matches!(decode(&opened(&intent)[HEADER_BYTES..]), Some(Record::Opened(facts))
-                if facts.labels == labels && facts.held_tokens == Some(0)));
+                if facts.labels == labels && facts.tag == keyed_tag && facts.held_tokens == Some(0)));
             let planned_saved_nano_usd = key.map(|_| -5);
             let record = settled(&intent, &Settlement { planned_saved_nano_usd, ..settlement() });
             let (found, done) = contents(&record, Remainder::OwnerWrites, false);
@@ -520,6 +526,7 @@ mod tests {
             let names = KeyNames { key, team, organisation, user };
             assert_eq!(facts.key.unwrap_or_default(), names);
             assert_eq!((facts.tenant, facts.labels), ([7; 16], labels));
+            assert_eq!(facts.tag, keyed_tag);
             assert_eq!((facts.route, facts.model), ("/v1/\u{fffd}chat", "ünïcödé 模型"));
             assert_eq!((facts.action.len(), facts.zone, facts.stream), (200, "green", true));
             assert_eq!((facts.received_tokens, facts.sent_tokens), (Some(0), None));

@@ -31,8 +31,8 @@ pub async fn resolve(
     let name = match kind {
         ScopeKind::All => name,
         ScopeKind::Model => model(&name, models, routes)?,
-        ScopeKind::Conversation | ScopeKind::Agent if name.contains('/') => name,
-        ScopeKind::Conversation | ScopeKind::Agent => {
+        _ if kind.is_label() && name.contains('/') => name,
+        ScopeKind::Conversation | ScopeKind::Agent | ScopeKind::Tag => {
             let word = kind.word();
             return Err(format!(
                 "a {word} belongs to its caller: write {word}:KEY/{name} with the key's ID, as `weir budgets list` \

@@ -410,10 +410,8 @@ impl Summaries {
             compaction: Some(Compaction {
                 received_tokens: prompt_tokens,
                 sent_tokens: prompt_tokens,
-                earlier_tokens: None,
-                is_new: false,
                 max_input_tokens: u64::MAX,
-                observed: None,
+                ..Compaction::default()
             }),
             counted_tokens: Some(prompt_tokens),
             max_output_tokens: Some(output_tokens),

@@ -1,9 +1,9 @@
 //! Blocks that a message names by their IDs: its own calls, and those of earlier messages.
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::wire::message::Naming;
-use crate::wire::{Edit, Message, Protocol, Role, json};
+use crate::wire::{Edit, Message, Protocol, Role, json, repeats};
 
 /// Number of names that a fact holds; those of a message with more are read again when needed.
 pub(crate) const INLINE: usize = 4;
@@ -13,6 +13,8 @@ pub(crate) const INLINE: usize = 4;
 pub(crate) struct Link {
     pub naming: Naming,
     pub id: u32,
+    /// Hash of a call's tool and arguments, or of a result's texts; 0 if there is nothing to compare.
+    pub key: u32,
 }
 
 /// Names in a message.
@@ -56,11 +58,28 @@ impl Links {
 
 /// Returns the names of a client's calls and results.
 fn client_links<'m>(message: &'m Message<'_>) -> impl Iterator<Item = Link> + 'm {
-    let calls = message.calls.iter().map(|call| (Naming::Call, call.id));
+    let calls = message.calls.iter().filter_map(|call| {
+        let key = key(&[call.name, call.arguments]);
+        link((Naming::Call, call.id)).map(|link| Link { key, ..link })
+    });
     // Providers read the ID that a result answers in no other message.
     let answers = message.answers.filter(|_| message.role == Role::Tool);
-    let answers = answers.map(|id| (Naming::Answer, id));
-    calls.chain(answers).filter_map(link)
+    let answers = answers.and_then(|id| link((Naming::Answer, id)));
+    let result = || repeats::result(message).map_or(0, |texts| key(&texts));
+    calls.chain(answers.map(move |link| Link { key: result(), ..link }))
+}
+
+/// Hashes JSON texts; 0 only if all are empty.
+fn key(texts: &[&str]) -> u32 {
+    if texts.iter().all(|text| text.is_empty()) {
+        return 0;
+    }
+    let mut hasher = Xxh3::new();
+    for text in texts {
+        hasher.update(text.as_bytes());
+        hasher.update(&[0]);
+    }
+    (hasher.digest() as u32).max(1)
 }
 
 /// Returns all names in a message, each ID once: a call that is answered in it is only there. A program that
@@ -99,7 +118,7 @@ pub(crate) fn without(message: &Message<'_>, ids: &[u32]) -> Option<Edit> {
 }
 
 fn link((naming, id): (Naming, &str)) -> Option<Link> {
-    Some(Link { naming, id: hash(id)? })
+    Some(Link { naming, id: hash(id)?, key: 0 })
 }
 
 /// Returns the hash of an ID; `None` for an empty one.

@@ -1,8 +1,6 @@
 //! Calls and results: which call a result answers, and which arguments of a call can be shortened.
 //! Read only.
 
-use xxhash_rust::xxh3::Xxh3;
-
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::wire::message::{Call, arguments_text};
@@ -13,22 +11,9 @@ const LONG_BYTES: usize = 512;
 /// Length kept of a shortened text.
 const HEAD_BYTES: usize = 120;
 
-/// Call as needed by a reader of its result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AnsweredCall {
-    /// The tool's name.
-    pub tool: String,
-    /// Hash of the tool and its arguments; identifies the call.
-    pub key: u64,
-}
-
-/// Returns the call that the result `message` answers: by its id, or else by its position among the
+/// Returns the tool whose call the result `message` answers: by its id, or else by its position among the
 /// results.
-pub(crate) fn answered(
-    state: &Compactor,
-    message: usize,
-    source: &dyn Source,
-) -> Option<AnsweredCall> {
+pub(crate) fn answered(state: &Compactor, message: usize, source: &dyn Source) -> Option<String> {
     let turn = state.turns.of_message[message]?;
     let first = state.turns.list[turn].first;
     let answers = source.message(message)?.answers.map(str::to_owned);
@@ -38,24 +23,17 @@ pub(crate) fn answered(
     for own in &asking {
         let own = source.message(*own)?;
         if let Some(call) = own.calls.iter().find(|call| answers == Some(call.id)) {
-            return Some(identified(call));
+            return Some(tool(call));
         }
     }
     let last = *asking.first()?;
     let is_result = |own: &usize| state.messages.facts[*own].role == Role::Tool;
     let place = (last + 1..message).filter(is_result).count();
-    source.message(last)?.calls.get(place).map(identified)
+    source.message(last)?.calls.get(place).map(tool)
 }
 
-/// Converts a call to the form that results refer to.
-pub(crate) fn identified(call: &Call<'_>) -> AnsweredCall {
-    let tool = json::string(call.name).unwrap_or_default().into_owned();
-    let arguments = call.text();
-    let mut hasher = Xxh3::new();
-    hasher.update(tool.as_bytes());
-    hasher.update(&[0]);
-    hasher.update(arguments.trim().as_bytes());
-    AnsweredCall { tool, key: hasher.digest() }
+fn tool(call: &Call<'_>) -> String {
+    json::string(call.name).unwrap_or_default().into_owned()
 }
 
 /// Returns the arguments with long texts shortened, as a JSON object again. `None` if there is

@@ -66,12 +66,11 @@ impl Compactor {
         old.reverse();
         let state = &*self;
         let cleared = old.into_iter().filter_map(|message| {
-            let call = calls::answered(state, message, source);
-            let tool = call.as_ref().map_or("", |call| call.tool.as_str());
-            if rules.exclude.iter().any(|name| name == tool) {
+            let tool = calls::answered(state, message, source).unwrap_or_default();
+            if rules.exclude.contains(&tool) {
                 return None;
             }
-            let said = placeholder::of_result(&source.message(message)?, tool, Reason::Old)?;
+            let said = placeholder::of_result(&source.message(message)?, &tool, Reason::Old)?;
             let rewrite = state.rewritten(message, Edit::Replace(said), source)?;
             Some((message, rewrite))
         });
@@ -134,7 +133,7 @@ impl Compactor {
     /// Returns the rewrite of a message by an edit, if that makes it smaller.
     fn rewritten(&self, message: usize, edit: Edit, source: &dyn Source) -> Option<Rewrite> {
         let tokens = source.tokens_after(message, &edit, &self.profile.measure)?;
-        let rewrite = Rewrite { edit, tokens, call: None };
+        let rewrite = Rewrite { edit, tokens };
         (tokens < self.messages.current_tokens(message)).then_some(rewrite)
     }
 

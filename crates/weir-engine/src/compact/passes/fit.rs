@@ -244,7 +244,7 @@ impl Compaction<'_> {
             }
             let before = self.state.messages.current_tokens(message);
             let edit = source.clip_arguments(message, level_tokens);
-            let rewrite = edit.and_then(|edit| self.rewrite(message, edit, None, source));
+            let rewrite = edit.and_then(|edit| self.rewrite(message, edit, source));
             if let Some(rewrite) = rewrite.filter(|rewrite| rewrite.tokens < before) {
                 self.state.changes.touch(message);
                 self.state.set_rewrite(message, rewrite);

@@ -167,10 +167,9 @@ impl Compaction<'_> {
         reason: Reason,
         source: &dyn Source,
     ) -> Option<Rewrite> {
-        let call = calls::answered(self.state, message, source);
-        let tool = call.as_ref().map_or("", |call| call.tool.as_str());
-        let said = placeholder::of_result(&source.message(message)?, tool, reason)?;
-        self.rewrite(message, Edit::Replace(said), call.map(|call| call.key), source)
+        let tool = calls::answered(self.state, message, source).unwrap_or_default();
+        let said = placeholder::of_result(&source.message(message)?, &tool, reason)?;
+        self.rewrite(message, Edit::Replace(said), source)
     }
 
     fn shortened_calls(&self, message: usize, source: &dyn Source) -> Option<Rewrite> {
@@ -178,7 +177,7 @@ impl Compaction<'_> {
         let texts: Vec<Option<String>> =
             own.calls.iter().map(|call| calls::shortened(call.arguments)).collect();
         let is_any = texts.iter().any(Option::is_some);
-        is_any.then(|| self.rewrite(message, Edit::Arguments(texts), None, source)).flatten()
+        is_any.then(|| self.rewrite(message, Edit::Arguments(texts), source)).flatten()
     }
 
     fn masked_images(&self, message: usize, source: &dyn Source) -> Option<Rewrite> {
@@ -196,18 +195,17 @@ impl Compaction<'_> {
         };
         let texts: Vec<Option<String>> = parts.iter().map(masked).collect();
         let is_any = texts.iter().any(Option::is_some);
-        is_any.then(|| self.rewrite(message, Edit::Parts(texts), None, source)).flatten()
+        is_any.then(|| self.rewrite(message, Edit::Parts(texts), source)).flatten()
     }
 
     pub(crate) fn rewrite(
         &self,
         message: usize,
         edit: Edit,
-        call: Option<u64>,
         source: &dyn Source,
     ) -> Option<Rewrite> {
         let tokens = source.tokens_after(message, &edit, &self.state.profile.measure)?;
-        Some(Rewrite { edit, tokens, call })
+        Some(Rewrite { edit, tokens })
     }
 
     fn set_rewrite(&mut self, message: usize, rewrite: Rewrite) {
@@ -225,7 +223,7 @@ impl super::Compactor {
         if most_tokens == 0 || fact.role != Role::Tool || fact.text_tokens <= most_tokens {
             return;
         }
-        let tool = calls::answered(self, message, source).map(|call| call.tool);
+        let tool = calls::answered(self, message, source);
         let Some(said) = source.message(message).and_then(|own| {
             placeholder::of_result(&own, &tool.unwrap_or_default(), Reason::Oversized)
         }) else {
@@ -236,26 +234,18 @@ impl super::Compactor {
             return;
         };
         if tokens < self.messages.facts[message].tokens {
-            self.set_rewrite(message, Rewrite { edit, tokens, call: None });
+            self.set_rewrite(message, Rewrite { edit, tokens });
             self.masking.has_oversized = true;
         }
     }
 
-    /// Widens the protected window if the last message repeats a call whose result was masked: the
-    /// window is too small for this agent.
-    pub(crate) fn watch_for_rereading(&mut self, message: usize, source: &dyn Source) {
-        if self.masking.calls.is_empty()
-            || self.masking.widenings >= MAX_WIDENINGS
-            || self.messages.facts[message].calls == 0
-        {
-            return;
+    /// Notes a result that was there before and is not sent whole any more. The protected window becomes wider:
+    /// it is too small for this agent.
+    pub(crate) fn watch_for_rereading(&mut self, message: usize) {
+        let keys = self.turns.keys_of(&self.messages.facts[message]);
+        if keys.is_some_and(|keys| self.rereads.take(message, keys)) {
+            self.masking.widenings = (self.masking.widenings + 1).min(MAX_WIDENINGS);
         }
-        let Some(own) = source.message(message) else { return };
-        let mut again = false;
-        for call in &own.calls {
-            again |= self.masking.calls.remove(&calls::identified(call).key);
-        }
-        self.masking.widenings += u32::from(again);
     }
 }
 

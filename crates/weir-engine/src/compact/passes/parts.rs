@@ -123,7 +123,7 @@ impl Compaction<'_> {
             {
                 ids.extend_from_slice(earlier);
             }
-            if let Some(rewrite) = self.rewrite(message, Edit::DropBlocks(ids), None, source) {
+            if let Some(rewrite) = self.rewrite(message, Edit::DropBlocks(ids), source) {
                 self.state.changes.touch(message);
                 self.state.set_rewrite(message, rewrite);
             }

@@ -24,8 +24,6 @@ pub(crate) struct Rewrite {
     pub edit: Edit,
     /// Current size of the message, including framing.
     pub tokens: u64,
-    /// Call whose result was masked, by the key that `calls.rs` computes.
-    pub call: Option<u64>,
 }
 
 impl Rewrite {

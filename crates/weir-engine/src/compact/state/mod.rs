@@ -5,15 +5,16 @@
 //! requests or caches.
 //!
 //! `messages` are the messages and the forms in which they are sent, `turns` group them, `note` has
-//! the notes between them, `history` the compactions, `marks` the sizes that trigger one.
+//! the notes between them, `history` the compactions, `rereads` results that an agent
+//! asked for again, `marks` the sizes that trigger a compaction.
 
 pub mod history;
 pub(super) mod marks;
 pub(super) mod messages;
 pub(super) mod note;
+mod rereads;
 pub(super) mod turns;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::compact::limits::Profile;
@@ -23,6 +24,8 @@ use crate::wire::Edit;
 use history::History;
 use messages::{Fate, Messages, Rewrite};
 use note::{Note, SentNotes};
+pub use rereads::Repeated;
+use rereads::Rereads;
 use turns::Turns;
 
 /// Compaction state of a conversation: its messages so far, and the form in which they are sent.
@@ -33,6 +36,7 @@ pub struct Compactor {
     pub(crate) turns: Turns,
     pub(crate) notes: SentNotes,
     pub(crate) masking: Masking,
+    pub(crate) rereads: Rereads,
     pub(crate) restarts: Restarts,
     pub(crate) requests: Requests,
     pub(crate) sizes: Sizes,
@@ -44,8 +48,6 @@ pub struct Compactor {
 /// Masked content, and its effect on what is masked next.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Masking {
-    /// Calls whose results were masked and that were not repeated since.
-    pub(crate) calls: BTreeSet<u64>,
     /// Number of times the protected window grew.
     pub(crate) widenings: u32,
     /// Whether a result was reduced because of its own size alone.
@@ -131,6 +133,7 @@ impl Compactor {
             messages: Messages::default(),
             notes: SentNotes::default(),
             masking: Masking::default(),
+            rereads: Rereads::default(),
             restarts: Restarts::default(),
             requests: Requests::default(),
             rests: Rests::default(),
@@ -148,7 +151,6 @@ impl Compactor {
         }
         let after = rewrite.tokens - self.messages.uncounted_tokens(message);
         self.resize(message, self.messages.current_tokens(message), after);
-        self.masking.calls.extend(rewrite.call);
         self.messages.clips.remove(&message);
         self.messages.fates[message] = Fate::Masked;
         self.changes.count += 1;
@@ -339,11 +341,10 @@ impl Compactor {
 
     /// Estimates the memory of the state, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        const CALL: usize = 16;
         size_of::<Self>()
             + self.messages.memory_bytes()
             + self.turns.memory_bytes()
-            + self.masking.calls.len() * CALL
+            + self.rereads.memory_bytes()
             + self.notes.list.iter().map(Note::memory_bytes).sum::<usize>()
             + self.history.memory_bytes()
     }

@@ -67,8 +67,8 @@ pub(crate) struct Turns {
     /// Index of the last assistant turn.
     last_assistant: Option<usize>,
     exchanges: usize,
-    /// Message of the last block with each ID.
-    ids: BTreeMap<u32, usize>,
+    /// Message of the last block with each ID, and the key of its call.
+    ids: BTreeMap<u32, (usize, u32)>,
     /// Calls by programs.
     inner: BTreeSet<u32>,
     /// Size of later turns up to which a turn waits for results. A call that is never answered must not
@@ -159,7 +159,7 @@ impl Turns {
         let is_other = |link: &&Link| matches!(link.naming, Naming::Answer | Naming::Mention);
         let named = links.iter().filter(is_other).filter_map(|link| self.ids.get(&link.id));
         let mut place = Place::New;
-        for message in named {
+        for (message, _) in named {
             let turn = self.of_message[*message].filter(|turn| !self.list[*turn].is_gone);
             let Some(turn) = turn else { return Place::Gone };
             place = match place {
@@ -177,7 +177,7 @@ impl Turns {
         if fact.role != Role::Assistant || !links.iter().any(is_answer) {
             return Vec::new();
         }
-        let is_left = |message: &usize| {
+        let is_left = |(message, _): &(usize, u32)| {
             self.of_message[*message].is_some_and(|turn| !self.list[turn].is_gone)
         };
         let is_gone = |link: &Link| self.ids.get(&link.id).is_some_and(|own| !is_left(own));
@@ -200,8 +200,12 @@ impl Turns {
     fn bind(&mut self, message: usize, links: &[Link]) {
         for link in links {
             match link.naming {
-                Naming::Call | Naming::Own => _ = self.ids.insert(link.id, message),
-                Naming::Mention => _ = self.ids.entry(link.id).or_insert(message),
+                Naming::Call | Naming::Own => {
+                    self.ids.insert(link.id, (message, link.key));
+                }
+                Naming::Mention => {
+                    self.ids.entry(link.id).or_insert((message, 0));
+                }
                 Naming::Inner => _ = self.inner.insert(link.id),
                 Naming::Answer => {}
             }
@@ -345,9 +349,17 @@ impl Turns {
         first
     }
 
+    /// Returns the keys of a result and of its call, if both can be compared.
+    pub(crate) fn keys_of(&self, fact: &Fact) -> Option<(u32, u32)> {
+        let mut links = fact.links.held().filter(|_| fact.role == Role::Tool)?;
+        let answer = links.find(|link| link.naming == Naming::Answer)?;
+        let (_, call) = *self.ids.get(&answer.id)?;
+        (call != 0 && answer.key != 0).then_some((call, answer.key))
+    }
+
     /// Estimates their memory, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        const ID: usize = 24;
+        const ID: usize = 32;
         let ids = self.ids.len() + self.inner.len();
         self.list.capacity() * (size_of::<Turn>() + size_of::<usize>()) + ids * ID
     }
@@ -484,7 +496,7 @@ mod tests {
                     "~" => Naming::Mention,
                     _ => return None,
                 };
-                Some(Link { naming, id: u32::from(word.as_bytes()[place + 1]) })
+                Some(Link { naming, id: u32::from(word.as_bytes()[place + 1]), key: 0 })
             };
             let links: Vec<Link> = word.match_indices(['+', '-', '~']).filter_map(link).collect();
             let waits = links.iter().filter(|link| link.naming == Naming::Call).count();

@@ -1,0 +1,2 @@
+-- What the caller counts a request to.
+ALTER TABLE weir_request ADD COLUMN tag text;

@@ -1,0 +1,2 @@
+-- What the caller counts a request to.
+ALTER TABLE request ADD COLUMN tag TEXT;
