@@ -94,6 +94,14 @@ pub fn bare(name: &str) -> Cow<'_, str> {
     candidates(name).pop().unwrap_or(Cow::Borrowed(name))
 }
 
+/// Returns whether `plain` is `name` without some of its wrapping, or without its speed.
+pub fn is_plainer(plain: &str, name: &str) -> bool {
+    let all = candidates(plain);
+    let slow = name.strip_suffix("-fast").map(candidates).unwrap_or_default();
+    let mut plainer = candidates(name).into_iter().skip(1).chain(slow);
+    candidates(name).first() != all.first() && plainer.any(|own| own == all[0])
+}
+
 /// Returns the beginnings of `name` that end at a boundary, longest first, each with the rest. A
 /// dot between digits is part of a version: `gpt-4` is not a beginning of `gpt-4.5`.
 pub fn beginnings(name: &str) -> impl Iterator<Item = (&str, &str)> {
@@ -251,6 +259,28 @@ pub fn is_local_host(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plainer_name_is_found_in_the_other() {
+        for (plain, name) in [
+            ("claude-opus-4-8", "us.anthropic.claude-opus-4-8"),
+            ("claude-opus-4-8", "anthropic/claude-opus-4.8-fast"),
+            ("anthropic/claude-opus-4.8", "anthropic/claude-opus-4.8-fast"),
+            ("gpt-5.5", "azure/eu/gpt-5.5"),
+            ("openai.gpt-5.6-terra", "bedrock_mantle/us-gov-west-1/openai.gpt-5.6-terra"),
+        ] {
+            assert!(is_plainer(plain, name), "{plain} {name}");
+            assert!(!is_plainer(name, name), "{name}");
+        }
+        for (other, name) in [
+            ("gpt-4o", "gpt-4o-mini"),
+            ("gpt-4o-2024-08-06", "gpt-4o"),
+            ("gpt-4o-mini", "azure/gpt-4o"),
+            ("us.anthropic.claude-opus-4-8", "claude-opus-4-8"),
+        ] {
+            assert!(!is_plainer(other, name), "{other} {name}");
+        }
+    }
 
     #[test]
     fn a_name_is_unwrapped_from_the_outside() {

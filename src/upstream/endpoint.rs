@@ -75,14 +75,15 @@ impl Naming {
             | ["threads", _, "runs"] => Self::Body,
             ["messages", "batches"] => Self::Requests,
             ["conversations"] | ["conversations", _] => Self::Optional,
-            ["files" | "uploads" | "vector_stores" | "containers" | "conversations", ..]
+            ["files" | "uploads" | "vector_stores" | "containers", ..]
+            | ["conversations", _, "items", ..]
             | ["threads"]
             | ["threads", _]
             | ["threads", _, "messages", ..]
             | ["chat", "completions", _]
             | ["batches" | "responses", _, "cancel"]
             | ["messages", "batches", _, "cancel"]
-            | ["fine_tuning", "jobs", _, "cancel" | "pause" | "resume"] => Self::Nowhere,
+            | ["fine_tuning", "jobs", _, "cancel" | "pause"] => Self::Nowhere,
             _ => Self::Unseen,
         }
     }

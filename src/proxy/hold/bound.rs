@@ -96,7 +96,8 @@ pub const CLOSED: [&str; 7] = [
 
 /// Whether a path that weir does not meter costs nothing, if no body asks for a model there.
 pub fn is_free(path: &str) -> bool {
-    let names = names(path);
+    let path = path.to_ascii_lowercase();
+    let names = names(&path);
     match Endpoint::of(&names) {
         // A new container is a session with a fee.
         Endpoint::Other(Naming::Nowhere | Naming::Optional) => names != ["containers"],
@@ -234,9 +235,20 @@ fn ask(money: OutputBound, prompt_tokens: u64, choices: u64, output_tokens: u64)
     }
 }
 
+/// Advice about the output, and in its place if the prompt alone may cost too much.
+const ABOUT_OUTPUT: [&str; 2] =
+    ["It has no output limit: set max_tokens", "Send less, or lower max_tokens"];
+const ABOUT_PROMPT: &str = "Its prompt alone may cost more than is left: send less, or ask for a cheaper tier if \
+                            the model has several (service_tier)";
+
+/// Returns the advice for a request whose prompt alone may cost more than is left.
+pub fn without_output(advice: &'static str) -> &'static str {
+    if ABOUT_OUTPUT.contains(&advice) { ABOUT_PROMPT } else { advice }
+}
+
 /// Says what would lower the bound of a request.
 pub fn advice(allowance: Option<&Allowance>) -> &'static str {
-    let Some(allowance) = allowance else { return "Send less, or lower max_tokens" };
+    let Some(allowance) = allowance else { return ABOUT_OUTPUT[1] };
     let has_tools = allowance.searches.max(allowance.tool_calls) > 0;
     if has_tools && allowance.searches.max(allowance.tool_calls) == u64::MAX {
         "It may call tools at the provider without a limit: set max_uses of each tool or \
@@ -248,9 +260,9 @@ pub fn advice(allowance: Option<&Allowance>) -> &'static str {
         "It names content that weir cannot see, which counts as the model's whole window: send the \
          content itself"
     } else if !allowance.is_limited {
-        "It has no output limit: set max_tokens"
+        ABOUT_OUTPUT[0]
     } else {
-        "Send less, or lower max_tokens"
+        ABOUT_OUTPUT[1]
     }
 }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{OnceCell, OwnedMutexGuard, Semaphore};
 use tokio::time::Instant;
 
+use crate::config::names;
 use crate::config::{Clamp, Config, OnFailure, Priced};
 use crate::proxy::admit::attribution::{BodyLabels, ConversationKey};
 use crate::proxy::admit::caller::runs_model;
@@ -534,6 +535,12 @@ impl Journal {
         asked: &str,
     ) -> Option<&Price> {
         if let Some(price) = self.routed.find(upstream, asked) {
+            return Some(price);
+        }
+        // A plainer name of the same model says nothing of its host, region or speed.
+        if answered.is_some_and(|own| names::is_plainer(own, asked))
+            && let Priced::Known(price) = self.config.price(asked)
+        {
             return Some(price);
         }
         let by_answer = answered.and_then(|name| self.config.models.price(name));

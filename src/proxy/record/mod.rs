@@ -584,7 +584,8 @@ impl Record {
     /// Returns the figures of the answer. Nobody charges for one that failed before its content, unless
     /// content follows.
     fn metered(&self) -> Metered {
-        let metered = match self.sending.has_failed && self.metered.said_bytes == 0 {
+        let has_content = self.metered.said_bytes > 0 || self.metered.has_content;
+        let metered = match self.sending.has_failed && !has_content {
             true => Metered { failed: true, done: true, ..Metered::default() },
             false => self.metered.clone(),
         };

@@ -62,8 +62,10 @@ impl Known<'_> {
         }
     }
 
-    fn is_success(&self) -> bool {
-        self.status.is_none_or(|status| (200..300).contains(&status))
+    /// Whether the upstream did nothing, by its status. A gateway that gave up waiting does not know.
+    fn is_refused(&self) -> bool {
+        let is_other = |status: u16| !(200..300).contains(&status) && ![504, 524].contains(&status);
+        self.status.is_some_and(is_other)
     }
 }
 
@@ -179,7 +181,7 @@ fn figures(
         End::NotSent => return Err(Flags::NOT_SENT),
         End::Refused => return Err(Flags::default()),
         // Nobody charges for an answer that failed before its first content.
-        _ if metered.usage.is_none() && (!known.is_success() || is_failure(metered)) => {
+        _ if metered.usage.is_none() && (known.is_refused() || is_failure(metered)) => {
             return Err(Flags::default());
         }
         // Images and characters, which no usage has, are part of what was held.
@@ -217,9 +219,9 @@ fn is_counted(usage: &Usage) -> bool {
     usage.prompt_tokens.is_some() || usage.completion_tokens.is_some() || usage.audio_ms.is_some()
 }
 
-/// Whether an answer has an error and nothing else.
+/// Whether an answer has an error and no content.
 fn is_failure(metered: &Metered) -> bool {
-    metered.failed && metered.said_bytes == 0
+    metered.failed && metered.said_bytes == 0 && !metered.has_content
 }
 
 /// Returns a settlement without usage.

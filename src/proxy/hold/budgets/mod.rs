@@ -252,6 +252,8 @@ impl Budgets {
                 let needed_tokens =
                     if ask.is_flexible { ask.least_tokens } else { ask.wanted_tokens };
                 let needed = ask.amount(measure, needed_tokens);
+                let (least, left) = (ask.amount(measure, 0), status.left());
+                let advice = if least > left { bound::without_output(advice) } else { advice };
                 Err(ProxyError::new(
                     ErrorKind::BudgetExhausted,
                     report::exhausted(&status, needed, advice),

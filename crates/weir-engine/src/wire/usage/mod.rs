@@ -70,6 +70,8 @@ pub struct Metered {
     /// Bytes of text in all deltas so far, including calls and reasoning: the basis for estimating
     /// the output if no usage is reported.
     pub said_bytes: u64,
+    /// Whether a stream has content, which need not be text: a call, reasoning that is not shown.
+    pub has_content: bool,
     /// Whether a stream reached its end, or an answer was complete JSON.
     pub done: bool,
     /// Whether an event of a stream reported that the answer failed.
@@ -192,8 +194,10 @@ struct Notes {
     named: Named,
     /// Calls of the provider's tools in the events so far.
     calls: ToolCalls,
-    /// Content so far when usage was last reported.
-    reported_bytes: u64,
+    /// Content so far when usage was last reported: its text, and whether there was any.
+    reported: (u64, bool),
+    /// Whether the event that is being read reports usage.
+    is_report: bool,
 }
 
 impl Notes {
@@ -226,8 +230,9 @@ impl Notes {
 
     /// Drops the output of a report that content followed: it is that of the beginning alone.
     fn drop_early_report(&mut self) {
+        let content = (self.metered.said_bytes, self.metered.has_content);
         if let Some(usage) = &mut self.metered.usage
-            && self.metered.said_bytes > self.reported_bytes
+            && content != self.reported
         {
             usage.completion_tokens = None;
         }
@@ -244,6 +249,12 @@ impl Notes {
             let (is_last, has_failed) = (read.is(&LAST_EVENTS), read.has_failed());
             self.metered.done |= is_last;
             self.metered.failed |= has_failed;
+            let metered = &mut self.metered;
+            metered.has_content |= metered.said_bytes > 0 || opening::is_content(event);
+        }
+        let metered = &self.metered;
+        if std::mem::take(&mut self.is_report) {
+            self.reported = (metered.said_bytes, metered.has_content);
         }
     }
 
@@ -272,7 +283,7 @@ impl Notes {
             named.has_calls(&self.calls);
             self.named = named;
             metered.usage = Some(named.settle());
-            self.reported_bytes = metered.said_bytes + said_bytes;
+            self.is_report = true;
         }
         if apart.len() >= metered.apart.len() {
             metered.apart = apart;
@@ -588,6 +599,7 @@ mod tests {
             usage: Some(usage([Some(7), Some(2), None, None, None])),
             finish_reason: Some("tool_calls".to_owned()),
             said_bytes: 15,
+            has_content: true,
             done: true,
             events: 5,
             ..Metered::default()
@@ -599,13 +611,42 @@ mod tests {
     }
 
     #[test]
+    fn a_report_before_content_without_text_is_no_report_of_its_output() {
+        let begun =
+            r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#;
+        let thinking = r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}"#;
+        let signed = r#"{"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"c2ln"}}"#;
+        let call = r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"n","input":{}}}"#;
+        let chat = r#"{"choices":[{"delta":{"role":"assistant"}}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+        let hidden = r#"{"choices":[{"delta":{"reasoning_details":[{"type":"reasoning.encrypted","data":"c2ln"}]}}]}"#;
+        let error = r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;
+        let found = |events: &[&str]| {
+            let events = events.iter().map(|data| format!("data: {data}\n\n"));
+            let found = metered("text/event-stream", &[events.collect::<String>().as_bytes()]);
+            (found.usage.and_then(|usage| usage.completion_tokens), found.has_content)
+        };
+        for (events, expected) in [
+            (&[begun][..], (Some(1), false)),
+            (&[begun, thinking], (Some(1), false)),
+            (&[begun, thinking, error], (Some(1), false)),
+            (&[begun, thinking, signed], (None, true)),
+            (&[begun, call, error], (None, true)),
+            (&[chat], (Some(1), false)),
+            (&[chat, hidden, error], (None, true)),
+        ] {
+            assert_eq!(found(events), expected, "{events:?}");
+        }
+    }
+
+    #[test]
     fn a_cut_stream_is_not_done() {
         let end = STREAM.find("data: [DONE]").expect("it is there");
         let cut = metered("text/event-stream", &[&STREAM.as_bytes()[..end]]);
         assert!(!cut.done);
         assert_eq!(cut.usage.and_then(|usage| usage.completion_tokens), Some(2));
         let nothing = metered("text/event-stream", &[b"data: oops\n\ndata: {\"choices\":7}\n\n"]);
-        assert_eq!(nothing, Metered { events: 2, ..Metered::default() });
+        let other = Metered { events: 2, has_content: true, ..Metered::default() };
+        assert_eq!(nothing, other);
     }
 
     #[test]
@@ -808,6 +849,7 @@ mod tests {
             service_tier: Some("standard".to_owned()),
             finish_reason: Some("end_turn".to_owned()),
             said_bytes: 7,
+            has_content: true,
             done: true,
             events: 7,
             ..Metered::default()
@@ -831,6 +873,7 @@ mod tests {
                 model: Some("gpt-x".to_owned()),
                 service_tier: Some("flex".to_owned()),
                 said_bytes: 5,
+                has_content: true,
                 done: true,
                 failed: last == "failed",
                 events: 3,

@@ -207,6 +207,11 @@ pub(crate) fn is_announcement(event: &Event<'_>) -> bool {
     data != b"[DONE]" && judged(event, &mut is_announced).is_none()
 }
 
+/// Whether an event has content of the answer.
+pub(super) fn is_content(event: Event<'_>) -> bool {
+    judged(event, &mut false) == Some(Verdict::Content)
+}
+
 /// Whether an answer or an event without content is an error in a form that has no `error` of its own: of
 /// vLLM, FastAPI, Google's streams, OpenRouter, others.
 fn is_error(answer: &Value) -> bool {
