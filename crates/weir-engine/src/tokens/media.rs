@@ -55,6 +55,8 @@ impl ImageRule {
     /// Returns the rule for `model`; unknown models use the most expensive common rule.
     pub fn of_model(model: &str) -> Self {
         let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+        // Bedrock puts the maker in front.
+        let name = name.rsplit_once("openai.").map_or(name.as_str(), |(_, own)| own);
         let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
         if starts(&["gpt-4o-mini"]) {
             Self::Tiles { base: 2833, tile: 5667 }
@@ -64,7 +66,7 @@ impl ImageRule {
             Self::Patches { cap: 1536, factor_permille: 1620, original: None }
         } else if starts(&["o4-mini"]) {
             Self::Patches { cap: 1536, factor_permille: 1720, original: None }
-        } else if starts(&["gpt-6"]) {
+        } else if starts(&["gpt-6", "chat-latest"]) {
             Self::Patches { cap: 12_000, factor_permille: 1200, original: Some(12_000) }
         } else if starts(&["gpt-5.6"]) {
             // Without a detail, images keep their size; larger ones are refused.

@@ -101,16 +101,44 @@ pub fn add(request: &Request<'_>, model: &str, body: &mut String, tokens: u64) {
 /// refuse `max_tokens` (its API reference deprecates it in favour of `max_completion_tokens`), and
 /// many other servers know only that.
 pub fn member(model: &str) -> &'static str {
-    let name = model.rsplit('/').next().unwrap_or(model);
-    match ["o1", "o3", "o4", "gpt-5"].iter().any(|family| name.starts_with(family)) {
-        true => "max_completion_tokens",
-        false => "max_tokens",
-    }
+    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+    // Bedrock puts the maker in front, and fine-tuned models their kind.
+    let name = name.rsplit_once("openai.").map_or(name.as_str(), |(_, own)| own);
+    let name = name.strip_prefix("ft:").unwrap_or(name);
+    let generation = |family: &str| {
+        let rest = name.strip_prefix(family)?;
+        rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u32>().ok()
+    };
+    let is_reasoning = generation("gpt-").is_some_and(|number| number >= 5)
+        || generation("o").is_some()
+        || name.starts_with("chat-latest");
+    if is_reasoning { "max_completion_tokens" } else { "max_tokens" }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::wire::{Edit, Protocol, splice};
+
+    #[test]
+    fn reasoning_models_get_the_limit_that_they_take() {
+        let reasoning = "o1 o3-mini o4-mini-2025-04-16 gpt-5 gpt-5.6-luna gpt-6-sol gpt-6.1-sol gpt-7 GPT-10 \
+                         openai/gpt-6-luna openai.gpt-5.6-luna us.openai.gpt-6-sol chat-latest ft:gpt-6-luna:org::id";
+        for model in reasoning.split(' ').filter(|name| !name.is_empty()) {
+            assert_eq!(super::member(model), "max_completion_tokens", "{model}");
+        }
+        for model in [
+            "gpt-4o",
+            "gpt-4.1-mini",
+            "gpt-oss-120b",
+            "openai.gpt-oss-20b",
+            "olmo",
+            "o",
+            "claude-x",
+            "",
+        ] {
+            assert_eq!(super::member(model), "max_tokens", "{model}");
+        }
+    }
 
     fn clamped(body: &str, tokens: u64, edits: &[(usize, Edit)]) -> String {
         let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
