@@ -157,7 +157,7 @@ impl Draft {
         let mut policy = config.policy(job.options.policy.as_deref(), by_model);
         policy.strict_alternation = is_strict(job, &found.entry, is_model_known);
         adapt(&mut policy, job, request, (&route, &model));
-        policy.notes_apart = !found.entry.strict_alternation && is_model_known;
+        policy.notes_apart = !policy.strict_alternation;
         adapt_to_price(&mut policy, config, &route, &model);
         let mut limits = Limits {
             operator_tokens: operator_tokens(config, job, &route, &model),

@@ -14,7 +14,7 @@ use crate::compact::state::Compactor;
 use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
 use crate::compact::state::messages::{Fate, Rewrite};
 use crate::wire::message::Naming;
-use crate::wire::{Edit, Role};
+use crate::wire::{Edit, Protocol, Role};
 
 /// Parts of the limit. A result for a program that is larger than one of them is not cut, and does not count;
 /// smaller ones count, since not every provider is known to leave them out.
@@ -24,7 +24,9 @@ impl Compactor {
     /// Adds the next message, after examining the point before it if a request could have ended
     /// there.
     pub(crate) fn push(&mut self, mut fact: Fact, source: &dyn Source) {
-        if self.requests.is_pending && fact.role != Role::Tool {
+        if self.requests.is_pending && fact.role != Role::Tool
+            || self.ended_with_answer(&fact, source)
+        {
             self.settle(source);
         }
         let message = self.messages();
@@ -67,6 +69,21 @@ impl Compactor {
         if self.requests.is_pending && self.turns.is_certain_point(&fact) {
             self.settle(source);
         }
+    }
+
+    /// Whether a request has ended with the last message although it is the assistant's, and a compaction is due
+    /// there: another one of the assistant's follows. Agents write their observations so, and a provider's pause
+    /// ends so. Items of one answer of Responses follow one another, too.
+    fn ended_with_answer(&self, next: &Fact, source: &dyn Source) -> bool {
+        let last = self.messages.facts.last();
+        next.role == Role::Assistant
+            && last.is_some_and(|own| own.role == Role::Assistant)
+            && !self.requests.is_settled
+            && (self.is_above_mark() || self.is_clearing_due())
+            && self.turns.list.last().is_some_and(|turn| !turn.is_open())
+            && source
+                .message(self.messages() - 1)
+                .is_some_and(|own| own.protocol != Protocol::Responses)
     }
 
     /// Whether the next message is a user's own behind an answer, so that a provider leaves thinking before it
@@ -140,10 +157,11 @@ impl Compactor {
     }
 
     /// Returns the state after a compaction at its end, for a caller that asks for a shorter
-    /// conversation. The marks are those of a limit no larger than the conversation itself, so that
+    /// conversation. The marks are those of a limit no larger than the conversation itself with a short note, so that
     /// one far below its model's limit becomes shorter, too.
     pub(crate) fn shortened(&self, source: &dyn Source) -> Self {
-        self.within(self.profile.limit_tokens.min(self.sizes.request_tokens), source)
+        let own_tokens = self.sizes.request_tokens + passes::condense::NOTE_ROOM_TOKENS;
+        self.within(self.profile.limit_tokens.min(own_tokens), source)
     }
 
     /// Returns the state after a compaction at its end although none is due, to the marks of a limit no larger than

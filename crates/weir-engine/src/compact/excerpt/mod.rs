@@ -94,8 +94,9 @@ pub(super) fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<(String, 
         if tokens <= room_tokens {
             return Some((text, tokens));
         }
-        // The estimate was too low: the last picks, which are worth least, are dropped.
-        most_tokens -= (tokens - room_tokens).min(most_tokens);
+        // The estimate was too low: the last picks, which are worth least, are dropped, at most three quarters of
+        // them at once.
+        most_tokens -= (tokens - room_tokens).min(most_tokens / 2);
         let mut sum = 0.0;
         let room = most_tokens as f64 * writer.picked_tokens() / tokens as f64;
         picks = writer.picks[..picks]

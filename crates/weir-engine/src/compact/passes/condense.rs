@@ -10,10 +10,10 @@ use crate::compact::excerpt::subject::Subject;
 use crate::compact::message::reading::Reading;
 use crate::compact::policy::share;
 use crate::compact::source::Source;
-use crate::compact::state::history::SummaryUse;
+use crate::compact::state::history::{Pin, SummaryUse};
 use crate::compact::state::messages::Fate;
 use crate::compact::state::note::{Note, Place};
-use crate::compact::state::turns::TurnKind;
+use crate::compact::state::turns::{Turn, TurnKind};
 use crate::compact::summary::Summary;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
@@ -36,7 +36,9 @@ const NEW_NOTE_SHARE: f64 = 0.6;
 /// and the next compaction rewrites it.
 const OUTSIZED_SHARE: f64 = 0.6;
 /// Minimum room for a note; with less the first user message is removed.
-const NOTE_ROOM_TOKENS: f64 = 60.0;
+pub(crate) const NOTE_ROOM_TOKENS: u64 = 60;
+/// Part of the limit up to which the answer before a question stays.
+const ANSWER_SHARE: u64 = 16;
 /// Maximum size of the separator between a note and the text next to it.
 const SEAM_TOKENS: u64 = 4;
 /// Tokens around a note: a message's framing, or the separator.
@@ -54,10 +56,29 @@ const LEAST_EXCERPT_TOKENS: f64 = 32.0;
 impl Compaction<'_> {
     /// Removes all turns but the pinned and the newest, and decides which notes stay.
     pub(crate) fn condense(&mut self) -> Room {
-        let (room, free) = self.make_room();
+        let (mut room, free) = self.make_room();
         self.pin_recent(free as u64);
+        room.goal += self.pin_reply() as f64;
         self.evict_down_to(0);
         room
+    }
+
+    /// Pins the answer before the newest question, however much notes take: the question may be about it. Returns
+    /// its size if it is another one than those that stay anyway.
+    fn pin_reply(&mut self) -> u64 {
+        let limit = self.state.profile.limit_tokens;
+        let Some(answer) = self.older().last().copied() else { return 0 };
+        let own = self.turn(answer);
+        let is_answer = own.kind == TurnKind::Assistant && own.calls == 0;
+        let is_asked = self.turn(self.newest).kind == TurnKind::User;
+        let fits = own.tokens <= limit / ANSWER_SHARE
+            && self.staying_tokens() + own.tokens + self.notes_tokens() <= limit;
+        if !(is_answer && is_asked && fits) || self.pins.contains_key(&answer) {
+            return 0;
+        }
+        let tokens = own.tokens;
+        self.pins.insert(answer, Pin::Recent);
+        tokens
     }
 
     /// Does the same for a future compaction. By then the newest turn is another one, so recent
@@ -157,7 +178,7 @@ impl Compaction<'_> {
             return fixed;
         };
         let own = self.turn(first_user);
-        let fits = fixed + newest + NOTE_ROOM_TOKENS <= limit;
+        let fits = fixed + newest + NOTE_ROOM_TOKENS as f64 <= limit;
         let system = fixed - own.tokens as f64;
         if own.is_gone || fits || system + newest > limit {
             return fixed;
@@ -336,8 +357,8 @@ impl Compaction<'_> {
 
     /// Returns where all notes stand, in order: behind the first user message, else behind the
     /// system messages. They are separate messages if the model accepts two user messages in a row,
-    /// else part of the text of that user message or of the next. `None` if that is the last
-    /// message, which is sent unchanged.
+    /// else part of the text of that user message or of the next, at last in front of the last one. `None` if
+    /// there is no such message.
     fn notes_place(&self) -> Option<(usize, Place)> {
         let is_last = |message: usize| message + 1 == self.state.messages.facts.len();
         let takes_text =
@@ -351,7 +372,7 @@ impl Compaction<'_> {
                 false if turn.kind == TurnKind::User && takes_text(turn.first) => {
                     Some((turn.first, Place::After))
                 }
-                false => self.next_user(takes_text),
+                false => self.next_user(),
             };
         }
         let next = self.turn(*self.state.turns.live.first()?);
@@ -359,7 +380,7 @@ impl Compaction<'_> {
             return Some((self.behind_notes(next.first), Place::Own));
         }
         if next.kind == TurnKind::User && !is_apart {
-            return self.next_user(takes_text);
+            return self.next_user();
         }
         Some(self.before(next.first))
     }
@@ -384,10 +405,11 @@ impl Compaction<'_> {
     }
 
     /// Returns the place before the text of the first user message that can hold a note.
-    fn next_user(&self, takes_text: impl Fn(usize) -> bool) -> Option<(usize, Place)> {
+    fn next_user(&self) -> Option<(usize, Place)> {
         let turns = self.state.turns.live.iter().map(|turn| self.turn(*turn));
         let mut users = turns.filter(|turn| turn.kind == TurnKind::User);
-        users.find(|turn| takes_text(turn.first)).map(|turn| (turn.first, Place::Before))
+        let takes_text = |turn: &&Turn| self.state.messages.facts[turn.first].takes_note;
+        users.find(takes_text).map(|turn| (turn.first, Place::Before))
     }
 
     /// Moves the notes of earlier compactions to the current place; drops them if there is none.

@@ -19,13 +19,16 @@ const SPARE: u64 = 64;
 const NOTE_SHARE: u64 = 8;
 const WAITING_SHARE: u64 = 16;
 const SIBLING_SHARE: u64 = 64;
+/// Part of the limit up to which a user's messages stay rather than more of results.
+const USERS_SHARE: u64 = 16;
 
 impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
     /// recent turns and loads of tools that no call needs, the bulk of calls' arguments, more of results if the newest turn has several,
-    /// turns that the caller pinned, the newest question, the first user message and all loads of tools, then
-    /// more of results and arguments, at last nearly all of them and of placeholders, and older parts of the
-    /// newest turns. A user's text is never clipped.
+    /// turns that the caller pinned, nearly all of results if the user's messages are small, the newest question,
+    /// the first user message and all loads of tools, then more of results and arguments, at last nearly all of
+    /// them and of placeholders, older parts of the newest turns, and the bulk of the assistant's texts. A user's
+    /// text is never clipped.
     pub(crate) fn fit(&mut self, source: &dyn Source) {
         self.clip_results(LONG_TOKENS, source);
         self.give_way(Pin::Recent);
@@ -35,7 +38,11 @@ impl Compaction<'_> {
             self.clip_both(SHORT_TOKENS, source);
         }
         self.release_notices();
-        for pin in [Pin::ByCaller, Pin::Question, Pin::FirstUser] {
+        self.give_way(Pin::ByCaller);
+        if self.has_small_users() {
+            LAST_TOKENS.into_iter().for_each(|level| self.clip_results(level, source));
+        }
+        for pin in [Pin::Question, Pin::FirstUser] {
             self.give_way(pin);
         }
         self.release_loads(source);
@@ -48,6 +55,22 @@ impl Compaction<'_> {
             self.clip_results(level, source);
         }
         self.release_parts(source);
+        for level in [LONG_TOKENS, SHORT_TOKENS] {
+            self.clip_texts(Role::Assistant, level, source);
+        }
+    }
+
+    /// Whether the newest question and the first user message are so small that results rather than they give
+    /// way.
+    fn has_small_users(&self) -> bool {
+        let exchange = self.turn(self.newest).exchange;
+        let tokens =
+            self.older().iter().map(|turn| (turn, self.turn(*turn))).filter(|(turn, own)| {
+                let is_first = self.pins.get(turn) == Some(&Pin::FirstUser);
+                own.kind == TurnKind::User && (is_first || own.exchange == exchange)
+            });
+        let tokens: u64 = tokens.map(|(_, own)| own.tokens).sum();
+        tokens <= self.state.profile.limit_tokens / USERS_SHARE
     }
 
     /// Pins older turns whose calls still wait for results, the newest first, within their share: a result
@@ -159,14 +182,20 @@ impl Compaction<'_> {
     /// Clips the remaining tool results evenly, so that the size is within the limit with room for a note,
     /// but none to less than `least_tokens`.
     fn clip_results(&mut self, least_tokens: u64, source: &dyn Source) {
+        self.clip_texts(Role::Tool, least_tokens, source);
+    }
+
+    /// Does so with the texts of messages of a role. What is signed stays.
+    fn clip_texts(&mut self, role: Role, least_tokens: u64, source: &dyn Source) {
         if !self.is_above_limit() {
             return;
         }
         let size =
             |compaction: &Self, message: usize| compaction.state.messages.text_tokens(message);
         let results = self.largest(|_, message| {
-            let is_result = self.state.messages.facts[message].role == Role::Tool;
-            (is_result && size(self, message) > least_tokens).then(|| size(self, message))
+            let own = &self.state.messages.facts[message];
+            let is_own = own.role == role && (role == Role::Tool || own.thinking_tokens == 0);
+            (is_own && size(self, message) > least_tokens).then(|| size(self, message))
         });
         let sizes: Vec<u64> = results.iter().map(|message| size(self, *message)).collect();
         let limit = self.state.profile.limit_tokens;

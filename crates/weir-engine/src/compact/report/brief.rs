@@ -112,7 +112,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
     let next = match compaction.enabled {
         false => "no compaction: it is off".to_owned(),
         true => format!(
-            "compaction above {} tokens, down to {}; now {} ({} %)",
+            "compaction above {} tokens, to at most {}; now {} ({} %)",
             tokens(compaction.trigger_tokens),
             tokens(compaction.low_tokens),
             tokens(compaction.tokens),

@@ -3,4 +3,5 @@
 mod planted;
 mod rereads;
 mod shapes;
+mod talk;
 mod unread;
