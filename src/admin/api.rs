@@ -235,7 +235,7 @@ impl AdminState {
 
 /// Logs an action and the key it changed.
 fn acted(action: &'static str, key: &str) {
-    tracing::info!(target: "weir::admin", action, key, "a key was changed");
+    tracing::info!(target: "weir::admin", action, key, "changed through the admin API");
 }
 
 pub(super) fn done(value: &impl Serialize) -> Answer {

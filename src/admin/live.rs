@@ -59,7 +59,7 @@ impl AdminState {
             started_ms: look.started_ms,
             next: look.next,
             totals: Sums {
-                requests: totals.requests,
+                requests: totals.requests + totals.others,
                 observed: totals.observed,
                 compactions: totals.compactions,
                 received_tokens: totals.received_tokens,

@@ -25,6 +25,7 @@ use super::store_path;
 use crate::admin;
 use crate::config::{Config, Problem, Server as Listener, Upstream};
 use crate::proxy::Proxy;
+use crate::proxy::error::ErrorKind;
 use crate::proxy::metrics::Totals;
 use crate::server::{Ending, Server};
 use crate::upstream::{Base, Client};
@@ -314,13 +315,25 @@ fn counted(count: u64, noun: &str) -> String {
     shown::counted(usize::try_from(count).unwrap_or(usize::MAX), noun)
 }
 
+/// Formats the number of requests that weir answered with an error, and why the last one failed.
+fn failures(failed: u64, last: ErrorKind) -> String {
+    let word = last.word();
+    format!("{} failed, the last one with {word} (the log says why)", counted(failed, "request"))
+}
+
 /// Formats the line at the end of a run.
 fn summary(totals: &Totals, is_observed: bool) -> String {
     let Totals { requests, observed, compactions, received_tokens, sent_tokens, .. } = *totals;
     if requests == 0 {
-        return "no conversation went through; does the command read OPENAI_BASE_URL or \
-                ANTHROPIC_BASE_URL?"
-            .to_owned();
+        return match (totals.last_error, totals.others) {
+            (None, 0) => "no request arrived; does the command read OPENAI_BASE_URL or \
+                          ANTHROPIC_BASE_URL?"
+                .to_owned(),
+            (None, others) => {
+                format!("{} went through, no conversation", counted(others, "request"))
+            }
+            (Some(kind), _) => failures(totals.failed, kind),
+        };
     }
     let saved = received_tokens.saturating_sub(sent_tokens);
     let percent = saved * 100 / received_tokens.max(1);
@@ -356,5 +369,7 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
             format!("{} spent{unknown}", dollars(cost))
         }
     };
-    format!("{} ({tokens}, {money}{planned}", counted(requests, "request"))
+    let failed = totals.last_error.map(|kind| format!("; {}", failures(totals.failed, kind)));
+    let failed = failed.unwrap_or_default();
+    format!("{} ({tokens}, {money}{planned}{failed}", counted(requests, "request"))
 }

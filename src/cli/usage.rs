@@ -33,7 +33,7 @@ Examples:
 
 Costs are the tokens that the provider reported at the known prices. `estimated` counts requests \
 whose end was not seen, `unpriced` those of models without a known price ([prices] and \
-[models.\"NAME\"] in the configuration set them). Days are UTC.";
+[models.\"NAME\"] in the configuration set them). Days begin in budgets.time_zone.";
 
 /// Shows usage and cost of requests: by key, team, user, model and day
 #[derive(Debug, Args)]
@@ -275,7 +275,7 @@ async fn nothing(args: &UsageArgs, store: &Store) -> Result<Option<String>, Stri
     let note = match all.first().map_or(0, |all| all.totals.requests) {
         0 => format!(
             "no requests yet in {place}\n\
-             Start `weir serve`, send requests to http://127.0.0.1:8400/v1, and run this\n\
+             Start `weir serve`, send requests to the address that it prints, and run this\n\
              again. If weir serves with another store, name it with --store FILE.\n"
         ),
         requests => format!(

@@ -199,6 +199,12 @@ fn warnings(config: &Config) -> Vec<Warning> {
         let host = upstream.url.parse::<http::Uri>().ok();
         let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
         let is_plain = upstream.url.to_ascii_lowercase().starts_with("http://");
+        let has_key = upstream.gets_callers_key() || upstream.lends();
+        if !is_plain && !has_key && !names::is_local_host(host) {
+            let key = format!("{}.api_key", upstreams::section(name));
+            let cure = "set it, or forward_caller_key = true";
+            warn(&key, format!("is absent, so {host} gets no key, not even callers' own: {cure}"));
+        }
         if !is_plain || names::is_local_host(host) {
             continue;
         }

@@ -221,6 +221,14 @@ fn warnings_are_told_and_are_no_problem() {
     assert_eq!((code, &found["ok"]), (Some(0), &json!(true)));
     let warning = &found["warnings"][0];
     assert_eq!((&warning["key"], &warning["line"]), (&json!("upstream.url"), &json!(2)));
+    let (found, code) = checked(&folder, "upstreams.a.url = \"https://a.example/v1\"\n", &[]);
+    assert_eq!((code, &found["warnings"][0]["key"]), (Some(0), &json!("upstreams.a.api_key")));
+    // The recipe for two providers passes callers' keys on.
+    let recipes = include_str!("../../docs/recipes.md");
+    let mut blocks = recipes.split("```toml\n").map(|rest| rest.split("```").next().unwrap_or(""));
+    let both = blocks.find(|block| block.contains("upstreams.anthropic")).expect("a recipe");
+    let (found, code) = checked(&folder, both, &[]);
+    assert_eq!((code, &found["warnings"]), (Some(0), &json!([])), "{both}");
 }
 
 #[test]

@@ -36,7 +36,18 @@ fn the_command_gets_addresses_and_its_exit_code_is_kept() {
     assert_eq!(legacy, openai);
     assert!(anthropic.starts_with("http://127.0.0.1:") && !anthropic.ends_with("/v1"));
     assert_ne!(openai.trim_end_matches("/v1"), anthropic);
-    assert!(stderr.contains("no conversation went through"), "{stderr}");
+    assert!(stderr.contains("no request arrived"), "{stderr}");
+}
+
+#[test]
+fn the_end_of_a_run_says_why_requests_failed() {
+    let script = "curl -s -o /dev/null $OPENAI_BASE_URL/chat/completions \\
+                  -H 'content-type: application/json' \\
+                  -d '{\"model\":\"gpt-4o\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'";
+    let (code, _, stderr) = ended(run(&["--openai", "http://127.0.0.1:9/v1"], script));
+    assert_eq!(code, Some(0), "{stderr}");
+    let expected = "1 request failed, the last one with upstream_connect";
+    assert!(stderr.contains(expected), "{stderr}");
 }
 
 #[test]

@@ -21,8 +21,8 @@ const POLICY: &[Key] = keys! {
     /// High mark, above which a compaction happens: a share of the limit minus the system messages
     /// and the first user message.
     hard = 1.0, Share(10, 1000), MovesCompactions;
-    /// Low mark that a compaction reduces to, a share of the same size. A lower value makes
-    /// compactions rarer and deeper.
+    /// Low mark: at most this share of the same size stays in a compaction. Notes of excerpts usually leave far
+    /// less. A lower value makes compactions rarer and deeper.
     low = 0.75, Share(1, 1000), MovesCompactions;
     /// Content of the summary block: "excerpts" of the removed messages, chosen by their likely use
     /// later; an "extract" (requests and actions, one line each, marked as a summary); "count"

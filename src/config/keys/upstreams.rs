@@ -59,7 +59,8 @@ pub(in crate::config) const UPSTREAMS: Section = Section {
     heading: "[upstreams.NAME]",
     doc: &["Named upstreams, with the keys of `[upstream]`."],
     keys: &[keys! {
-        /// Whether callers' own credentials are sent to this upstream.
+        /// Whether callers' own credentials are sent to this upstream. `[upstream]` gets them unless weir has a key
+        /// for it.
         forward_caller_key = false, Switch, NextRequest;
     }],
     shared: UPSTREAM_KEYS,

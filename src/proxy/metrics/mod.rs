@@ -111,7 +111,13 @@ pub struct Finished<'a> {
 /// Sums over all conversations since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
+    /// Requests of conversations that were sent.
     pub requests: u64,
+    /// All other requests.
+    pub others: u64,
+    /// Requests that weir answered with an error, and the kind of the last.
+    pub failed: u64,
+    pub last_error: Option<ErrorKind>,
     /// Compactions that observe mode left out.
     pub observed: u64,
     pub compactions: u64,
@@ -269,19 +275,26 @@ impl Metrics {
         let (route, outcome) = (request.route, request.outcome);
         let status = class(request.status);
         self.requests.get_or_create(&OfRequest { route, model, outcome, status }).inc();
+        let mut totals = self.totals.lock();
         if let Some(kind) = request.error {
             self.failed(kind);
+            totals.failed += 1;
+            totals.last_error = Some(kind);
         }
+        match request.conversation_tokens {
+            Some([received, sent, planned]) => {
+                totals.requests += 1;
+                totals.received_tokens += received;
+                totals.sent_tokens += sent;
+                totals.planned_tokens += planned;
+            }
+            None => totals.others += 1,
+        }
+        drop(totals);
         for action in request.action.split('+').filter_map(known_action) {
             self.actions.get_or_create(&[("action", action)]).inc();
         }
-        if let Some([received, sent, planned]) = request.conversation_tokens {
-            let mut totals = self.totals.lock();
-            totals.requests += 1;
-            totals.received_tokens += received;
-            totals.sent_tokens += sent;
-            totals.planned_tokens += planned;
-            drop(totals);
+        if let Some([received, sent, _]) = request.conversation_tokens {
             self.conversation_tokens.get_or_create(&[("kind", "received")]).inc_by(received);
             self.conversation_tokens.get_or_create(&[("kind", "sent")]).inc_by(sent);
         }

@@ -240,8 +240,8 @@ impl Upstream {
             format!(
                 "The upstream {} has no Messages API, so nothing was sent there. To serve Messages \
                  (Claude Code) and Responses (codex) with one weir, add to its configuration: \
-                 upstreams.anthropic = {{ url = \"https://api.anthropic.com/v1\" }} and [[routes]] with \
-                 models = [\"claude*\"], upstream = \"anthropic\".",
+                 upstreams.anthropic = {{ url = \"https://api.anthropic.com/v1\", forward_caller_key = true }} \
+                 and [[routes]] with models = [\"claude*\"], upstream = \"anthropic\".",
                 self.client.base().host(),
             ),
         ))

@@ -92,7 +92,7 @@ gpt-4o: evict (compact, policy default)
 8-13   6 messages     228      0  gone   left out in compaction 2, see note 2
 14-15  2 messages      74     74  kept   newest turn
 
-next      compaction above 300 tokens, down to 225; now 195 (65 %)
+next      compaction above 300 tokens, to at most 225; now 195 (65 %)
 last      compaction from 374 to 195 tokens at message 16; 2 so far
 warning   548 tokens as received are above the limit of 300; 195 are sent
 more      --all shows each message and tokens by role, section and file
