@@ -1,6 +1,7 @@
 //! Permissions of a caller: routes, models, policies. Only decides; looks nothing up and counts
 //! nothing.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -234,13 +235,7 @@ impl Caller {
                 .try_for_each(|tools| self.check_tools(tools, routes)),
             // OpenRouter: plugins that run models, and settings under a name.
             "plugins" => {
-                let plugins = json::elements(raw).unwrap_or_default();
-                let lists = plugins.iter().flat_map(|own| {
-                    ["analysis_models", "models"].map(|name| json::member(own, name))
-                });
-                let mut lists = lists.flatten().collect::<Vec<_>>().into_iter();
-                lists.try_for_each(|models| self.check_fallbacks(models, routes))?;
-                self.check_models(plugins.into_iter(), routes)
+                self.check_inner(json::elements(raw).unwrap_or_default().into_iter(), routes)
             }
             "preset" if raw.trim() != "null" && self.has_own_models() => {
                 let message = "This key is limited to some models, and a preset may name others.";
@@ -249,7 +244,7 @@ impl Caller {
             // The settings of Vercel's gateway, too.
             "extra_body" | "providerOptions" | "provider_options" | "gateway" if depth > 0 => {
                 let members = json::members(raw).unwrap_or_default();
-                self.check_models([raw].into_iter(), routes)?;
+                self.check_inner([raw].into_iter(), routes)?;
                 let mut inner = members.iter();
                 inner.try_for_each(|(own, raw)| self.check_member((own, raw), routes, depth - 1))
             }
@@ -258,22 +253,24 @@ impl Caller {
         }
     }
 
-    /// Refuses the `model` of some objects if it is forbidden.
-    fn check_models<'a>(
+    /// Refuses forbidden models that some objects name for inferences of their own.
+    fn check_inner<'a>(
         &self,
-        objects: impl Iterator<Item = &'a str>,
+        mut objects: impl Iterator<Item = &'a str>,
         routes: &Routes,
     ) -> Result<(), ProxyError> {
-        let mut models = objects.filter_map(|own| json::string(json::member(own, "model")?));
-        models.try_for_each(|model| self.check_model(&model, routes))
+        objects.try_for_each(|object| self.check_names(allowance::inner_models(object), routes))
+    }
+
+    fn check_names(&self, names: Vec<Cow<'_, str>>, routes: &Routes) -> Result<(), ProxyError> {
+        names.iter().try_for_each(|model| self.check_model(model, routes))
     }
 
     fn check_fallbacks(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
         if raw.trim() == "null" {
             return Ok(());
         }
-        let mut names = allowance::models_in(raw).into_iter();
-        names.try_for_each(|model| self.check_model(&model, routes))
+        self.check_names(allowance::models_in(raw), routes)
     }
 
     /// Refuses tools that run on a forbidden model, such as an advisor.
@@ -285,9 +282,7 @@ impl Caller {
         };
         let tools = json::elements(raw).unwrap_or_default();
         let tools = tools.into_iter().filter(|tool| !is_callers(tool));
-        // OpenRouter's tools have their settings in `parameters`.
-        let objects = tools.flat_map(|tool| [Some(tool), json::member(tool, "parameters")]);
-        self.check_models(objects.flatten(), routes)
+        self.check_inner(tools, routes)
     }
 
     /// Refuses models that the caller may not use, by their catalogue names: a provider's prefix

@@ -490,6 +490,44 @@ async fn another_name_is_held_as_what_it_was_last_answered_by() {
     assert!(held >= spent && spent == 10_012_500, "{held}, {spent}");
 }
 
+/// What a request names besides its own model: its path, the members, and what they may cost in dollars.
+type Named = (&'static str, Value, f64);
+
+fn models_inside() -> Vec<Named> {
+    // Ten answers of an advisor, each of 2,000 tokens and 4,000 of output.
+    let advised = 1.1;
+    let tool = |kind: &str| {
+        json!({"max_tokens": 16, "tools": [
+        {"type": kind, "parameters": {"model": "anthropic/claude-opus-4.8"}}]})
+    };
+    let plugin = json!({"max_tokens": 16, "plugins": [
+        {"id": "fusion", "analysis_models": ["anthropic/claude-opus-4.8"]}]});
+    vec![
+        (CHAT, tool("openrouter:advisor"), advised),
+        (CHAT, tool("openrouter:subagent"), advised),
+        (CHAT, plugin, advised),
+    ]
+}
+
+#[tokio::test]
+async fn other_models_are_held_at_what_they_may_cost() {
+    let upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", "{}").await;
+    set(&weir.store, "all/usd/total", "1000").await;
+    let mut bounded = Bounded { weir, upstream, key };
+    for (path, mut members, usd) in models_inside() {
+        if members["model"].is_null() {
+            members["model"] = json!("gpt-4o-mini");
+        }
+        let usage = json!({"prompt_tokens": 5, "input_tokens": 5});
+        let answer = answer(path, usage, json!({"model": members["model"]}));
+        let body = request(path, members);
+        let (held, _) = bounded.billed(path, &body, &answer).await;
+        assert!(held >= (usd * 1e9) as u64, "{body}: {held} of {usd}");
+    }
+}
+
 /// Of requests for a name that nobody has answered yet, one is sent first; the others are held as what
 /// answered it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -250,6 +250,12 @@ async fn a_key_may_use_its_models_under_all_their_names() {
             r#""messages":[],"plugins":[{"id":"web","models":["o3"]}]"#,
             403,
         ),
+        (
+            "/v1/chat/completions",
+            "gpt-4o",
+            r#""messages":[],"tools":[{"type":"openrouter:fusion","parameters":{"analysis_models":["o3"]}}]"#,
+            403,
+        ),
     ] {
         let body = format!(r#"{{"model":"{model}",{rest}}}"#);
         let answer = setting.ask(post(path, &key.header(), body)).await;

@@ -246,12 +246,19 @@ impl Allowance {
             "audio" => self.has_audio_output = true,
             "tools" => self.tools(raw, protocol),
             // Each provider has its own word for it.
-            "plugins" => self.searches = u64::MAX,
+            "plugins" => {
+                self.searches = u64::MAX;
+                for plugin in json::elements(raw).unwrap_or_default() {
+                    let models = inner_models(plugin);
+                    self.tool_calls = if models.is_empty() { self.tool_calls } else { u64::MAX };
+                    self.models(models);
+                }
+            }
             name if name.contains("search") && !is_off(raw) => self.searches = u64::MAX,
             "mcp_servers" => self.tool_calls = u64::MAX,
             // Azure; Cohere.
             "data_sources" | "connectors" => self.is_elsewhere = true,
-            name if FALLBACKS.contains(&name) => self.fallbacks(raw),
+            name if FALLBACKS.contains(&name) => self.models(models_in(raw)),
             "model" => {
                 let model = text().to_ascii_lowercase();
                 self.searches = if searches_unasked(&model) { u64::MAX } else { self.searches };
@@ -261,9 +268,10 @@ impl Allowance {
         }
     }
 
-    fn fallbacks(&mut self, raw: &str) {
+    /// Adds other models whose prices the request may cost.
+    fn models(&mut self, names: Vec<Cow<'_, str>>) {
         let most = MAX_FALLBACKS.saturating_sub(self.fallbacks.len());
-        let names = models_in(raw).into_iter().filter(|name| !name.is_empty()).take(most);
+        let names = names.into_iter().filter(|name| !name.is_empty()).take(most);
         self.fallbacks.extend(names.map(Cow::into_owned));
     }
 
@@ -318,19 +326,18 @@ impl Allowance {
         // Anthropic's; others do not obey it.
         let most = all("max_uses").filter(|_| protocol == Some(Protocol::Messages));
         let most = most.map(|raw| json::count(raw).unwrap_or(u64::MAX)).max().unwrap_or(u64::MAX);
-        // An advisor is another model.
-        let model = member("model").filter(|_| self.fallbacks.len() < MAX_FALLBACKS);
-        self.fallbacks.extend(model.and_then(json::string).map(Cow::into_owned));
+        let models = inner_models(raw);
         let is_search = kind.contains("web_search") || kind.is_empty() || is_own;
         let calls = if is_search { &mut self.searches } else { &mut self.tool_calls };
         *calls = calls.saturating_add(most);
-        if kind == "image_generation" {
+        if kind.ends_with("image_generation") {
             self.has_image_output = true;
             self.image_tool_tokens = IMAGE_TOKENS;
-            if model.is_none() {
+            if models.is_empty() {
                 self.fallbacks.push(IMAGE_MODEL.to_owned());
             }
         }
+        self.models(models);
     }
 
     /// Finds parts of the prompt that cost more than text, by their members.
@@ -526,6 +533,18 @@ fn named_models(raw: &str, depth: u32) -> Vec<Cow<'_, str>> {
         (None, None) => return name(raw),
     };
     inner.into_iter().flat_map(|raw| named_models(raw, depth)).collect()
+}
+
+/// Returns the models that a tool at the provider or a plugin names for inferences of its own, such as an advisor.
+/// OpenRouter's tools have them in `parameters` (its guides to server tools and to Fusion).
+pub fn inner_models(object: &str) -> Vec<Cow<'_, str>> {
+    const NAMES: [&str; 3] = ["model", "models", "analysis_models"];
+    let members = json::members(object).unwrap_or_default();
+    let settings = members.iter().filter(|(name, _)| name == "parameters");
+    let settings = settings.flat_map(|(_, raw)| json::members(raw).unwrap_or_default());
+    let all = members.iter().cloned().chain(settings);
+    let named = all.filter(|(name, raw)| NAMES.contains(&name.as_ref()) && *raw != "null");
+    named.flat_map(|(_, raw)| models_in(raw)).collect()
 }
 
 /// Reads an output limit. Outside Messages 0 is none, as -1 is: Ollama stops only at a limit above it.
@@ -862,6 +881,34 @@ mod tests {
         assert_eq!(of(thinking).thinking_tokens, 5000);
         assert_eq!(of(r#"{"extra_body":{"thinking":{"budget_tokens":7}}}"#).thinking_tokens, 7);
         assert_eq!(of(r#"{"tools":[{"type":"advisor_20260301","model":"m"}]}"#).fallbacks, ["m"]);
+        for (body, names, tool_calls) in [
+            (
+                r#"{"tools":[{"type":"openrouter:advisor","parameters":{"model":"m"}}]}"#,
+                vec!["m"],
+                u64::MAX,
+            ),
+            (
+                r#"{"tools":[{"type":"openrouter:fusion","parameters":{"analysis_models":["a","b"],"model":"c"}}]}"#,
+                vec!["a", "b", "c"],
+                u64::MAX,
+            ),
+            (
+                r#"{"tools":[{"type":"openrouter:image_generation","parameters":{"model":"m"}}]}"#,
+                vec!["m"],
+                u64::MAX,
+            ),
+            (
+                r#"{"plugins":[{"id":"fusion","analysis_models":["a","b"],"model":"c"}]}"#,
+                vec!["a", "b", "c"],
+                u64::MAX,
+            ),
+            (r#"{"plugins":[{"id":"web"}]}"#, vec![], 0),
+            (r#"{"tools":[{"type":"function","parameters":{"model":"m"}}]}"#, vec![], 0),
+        ] {
+            let read = of(body);
+            assert_eq!(read.fallbacks, names, "{body}");
+            assert_eq!(read.tool_calls, tool_calls, "{body}");
+        }
         let advisors = vec![r#"{"type":"advisor_20260301","model":"m"}"#; MAX_FALLBACKS].join(",");
         let many = of(&format!(r#"{{"models":["a","b"],"tools":[{advisors}]}}"#));
         assert_eq!(many.fallbacks.len(), MAX_FALLBACKS, "a body chooses their number");
