@@ -277,10 +277,11 @@ fn output_tokens(allowance: &Allowance, most_tokens: u64) -> u64 {
     }
 }
 
-/// Returns the number of answers, with that of a compaction before each.
+/// Returns the number of answers of all attempts, with that of a compaction before each.
 fn answers(allowance: &Allowance) -> u64 {
     let all = allowance.answers.max(1).saturating_mul(allowance.prompts.max(1));
-    all.saturating_mul(1 + u64::from(allowance.may_compact))
+    let attempts = 1 + allowance.more_attempts;
+    all.saturating_mul(attempts * (1 + u64::from(allowance.may_compact)))
 }
 
 fn speech_ms(allowance: &Allowance) -> u64 {
@@ -306,9 +307,11 @@ struct Prompt {
 impl Prompt {
     fn new(allowance: &Allowance, prompt_tokens: u64, window_tokens: u64) -> Self {
         let most_calls = window_tokens / CALL_TOKENS;
-        let [web_searches, tool_calls] = [allowance.searches, allowance.tool_calls]
+        let attempts = 1 + allowance.more_attempts;
+        let calls = [allowance.searches, allowance.tool_calls]
             .map(|calls| if calls == u64::MAX { most_calls } else { calls });
-        let calls = web_searches.saturating_add(tool_calls);
+        let [web_searches, tool_calls] = calls.map(|calls| calls.saturating_mul(attempts));
+        let calls = calls[0].saturating_add(calls[1]);
         let inferences = match allowance.most_calls {
             Some(most) => calls.min(most),
             None => calls.min(MOST_INNER_INFERENCES),
@@ -319,10 +322,11 @@ impl Prompt {
             if allowance.has_image_output { tool_calls.max(answers(allowance)) } else { 0 };
         Self {
             tokens: if is_open { window_tokens.max(prompt_tokens) } else { prompt_tokens },
-            inferences: 1
-                + inferences
-                + u64::from(allowance.may_compact)
-                + u64::from(allowance.deferred_tokens > 0),
+            inferences: attempts.saturating_mul(
+                1 + inferences
+                    + u64::from(allowance.may_compact)
+                    + u64::from(allowance.deferred_tokens > 0),
+            ),
             pieces: Pieces { web_searches, tool_calls, images, requests: 1, ..Pieces::default() },
             is_sound: false,
             is_image: false,

@@ -509,6 +509,30 @@ fn models_inside() -> Vec<Named> {
     ]
 }
 
+/// A message that is refused in the midst of its output costs that of each attempt.
+fn attempts() -> Vec<Named> {
+    let fable = |members: Value| {
+        let mut all = json!({"model": "claude-fable-5", "max_tokens": 1900});
+        for (name, value) in members.as_object().expect("members") {
+            all[name] = value.clone();
+        }
+        all
+    };
+    let own = json!({"model": "claude-haiku-4-5", "max_tokens": 16, "fallbacks": [
+        {"model": "claude-haiku-4-5", "max_tokens": 64_000}]});
+    vec![
+        (MESSAGES, fable(json!({"fallbacks": [{"model": "claude-opus-4-8"}]})), 0.142_5),
+        (MESSAGES, fable(json!({"fallbacks": "default"})), 0.142_5),
+        (MESSAGES, own, 0.32),
+        (
+            MESSAGES,
+            fable(json!({"model": "claude-opus-4-8", "fallbacks": [
+                {"model": "claude-opus-4-6", "speed": "fast"}]})),
+            1900.0 * 150e-6,
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn other_models_are_held_at_what_they_may_cost() {
     let upstream = Upstream::start().await;
@@ -516,7 +540,7 @@ async fn other_models_are_held_at_what_they_may_cost() {
     let key = weir.key("research", "{}").await;
     set(&weir.store, "all/usd/total", "1000").await;
     let mut bounded = Bounded { weir, upstream, key };
-    for (path, mut members, usd) in models_inside() {
+    for (path, mut members, usd) in models_inside().into_iter().chain(attempts()) {
         if members["model"].is_null() {
             members["model"] = json!("gpt-4o-mini");
         }

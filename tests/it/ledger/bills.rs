@@ -155,6 +155,24 @@ fn bills() -> Vec<Row> {
             false,
         ),
         (
+            "an attempt that was refused in the midst of its output, and its fallback",
+            Messages,
+            json!({"input_tokens": 1000, "output_tokens": 100, "iterations": [
+                {"type": "message", "model": "gpt-4o", "input_tokens": 1000, "output_tokens": 1000},
+                {"type": "fallback_message", "model": "m1", "input_tokens": 1000, "output_tokens": 100}]}),
+            "0.0145",
+            false,
+        ),
+        (
+            "an attempt that was refused before its output",
+            Messages,
+            json!({"input_tokens": 1000, "output_tokens": 100, "iterations": [
+                {"type": "message", "model": "gpt-4o", "input_tokens": 1000, "output_tokens": 0},
+                {"type": "fallback_message", "model": "m1", "input_tokens": 1000, "output_tokens": 100}]}),
+            "0.002",
+            false,
+        ),
+        (
             "an advisor without a price",
             Messages,
             json!({"input_tokens": 1000, "output_tokens": 100, "iterations": [

@@ -78,6 +78,10 @@ const SETTINGS: [&str; 14] = [
 ];
 /// Maximum number of other models that a price is looked up for; providers take far fewer.
 const MAX_FALLBACKS: usize = 1000;
+/// Most fallbacks of one message, and a model that stands for those that Anthropic chooses (`"default"`): its guide
+/// to refusals and fallback.
+const MOST_ATTEMPTS: u64 = 3;
+const DEFAULT_FALLBACK: &str = "claude-opus-5";
 /// Smallest thinking budget: Anthropic's, and that of gateways in front of it.
 pub const LEAST_THINKING_TOKENS: u64 = 1024;
 
@@ -139,6 +143,8 @@ pub struct Allowance {
     pub deferred_tokens: u64,
     /// Models that may answer instead.
     pub fallbacks: Vec<String>,
+    /// Further attempts, each billed besides the first.
+    pub more_attempts: u64,
 }
 
 /// Model of OpenAI's tool for images, if it names none: the dearest of those that it may be.
@@ -258,6 +264,15 @@ impl Allowance {
             "mcp_servers" => self.tool_calls = u64::MAX,
             // Azure; Cohere.
             "data_sources" | "connectors" => self.is_elsewhere = true,
+            "fallbacks" if protocol == Some(Protocol::Messages) => {
+                let listed = json::elements(raw);
+                let attempts = listed.map_or(MOST_ATTEMPTS, |all| all.len() as u64);
+                self.more_attempts = self.more_attempts.max(attempts.min(MOST_ATTEMPTS));
+                self.models(match raw {
+                    "\"default\"" => vec![Cow::Borrowed(DEFAULT_FALLBACK)],
+                    _ => models_in(raw),
+                });
+            }
             name if FALLBACKS.contains(&name) => self.models(models_in(raw)),
             "model" => {
                 let model = text().to_ascii_lowercase();
@@ -461,9 +476,15 @@ pub const MAX_GROUPS: u32 = 3;
 fn for_each_setting<'a>(members: &Members<'a>, depth: u32, see: &mut impl FnMut(&str, &'a str)) {
     for (name, raw) in members {
         see(name, raw);
-        let is_group = SETTING_GROUPS.contains(&name.as_ref()) && raw.starts_with('{');
-        if let Some(depth) = depth.checked_sub(1).filter(|_| is_group) {
-            for_each_setting(&json::members(raw).unwrap_or_default(), depth, see);
+        let groups = match name.as_ref() {
+            // Fallbacks of Anthropic and LiteLLM have settings of their own.
+            "fallbacks" => json::elements(raw).unwrap_or_default(),
+            name if SETTING_GROUPS.contains(&name) => vec![*raw],
+            _ => continue,
+        };
+        let Some(depth) = depth.checked_sub(1) else { continue };
+        for group in groups.into_iter().filter(|raw| raw.starts_with('{')) {
+            for_each_setting(&json::members(group).unwrap_or_default(), depth, see);
         }
     }
 }
@@ -764,6 +785,7 @@ mod tests {
             (r#"{"max_tokens":0}"#, 0, false),
             (r#"{"max_tokens":"0","max_completion_tokens":null}"#, 0, false),
             (r#"{"max_output_tokens":20}"#, 20, false),
+            (r#"{"max_tokens":10,"fallbacks":[{"model":"m","max_tokens":800}]}"#, 800, true),
         ] {
             let read = of(body);
             assert_eq!((read.limit_tokens, read.is_limited), (tokens, is_limited), "{body}");
@@ -1023,6 +1045,31 @@ mod tests {
         ] {
             assert_eq!(of(models).fallbacks.join(" "), names, "{models}");
         }
+    }
+
+    #[test]
+    fn each_attempt_of_a_message_is_billed() {
+        let read = |body: &str| {
+            Allowance::of(body.as_bytes(), Some(Protocol::Messages)).expect("an object")
+        };
+        for (body, attempts, names) in [
+            (r#"{"fallbacks":[{"model":"a"},{"model":"b"}]}"#, 2, vec!["a", "b"]),
+            (r#"{"fallbacks":"default"}"#, 3, vec![DEFAULT_FALLBACK]),
+            (r#"{"fallbacks":null}"#, 0, vec![]),
+            (r#"{"fallbacks":[]}"#, 0, vec![]),
+        ] {
+            let read = read(body);
+            assert_eq!((read.more_attempts, read.fallbacks), (attempts, names_of(names)), "{body}");
+        }
+        let own = r#"{"max_tokens":10,"fallbacks":[{"model":"a","max_tokens":5000,"speed":"fast","thinking":{"budget_tokens":4000}}]}"#;
+        let own = read(own);
+        assert!(own.is_fast && own.is_limited);
+        assert_eq!((own.limit_tokens, own.thinking_tokens), (5000, 4000));
+        assert_eq!(of(r#"{"fallbacks":[{"model":"a"}]}"#).more_attempts, 0);
+    }
+
+    fn names_of(names: Vec<&str>) -> Vec<String> {
+        names.into_iter().map(str::to_owned).collect()
     }
 
     #[test]

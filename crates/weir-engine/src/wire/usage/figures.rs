@@ -188,6 +188,30 @@ impl Named {
         }
     }
 
+    /// Figures of Anthropic's messages.
+    fn messages(&mut self) -> [&mut Option<u64>; 6] {
+        [
+            &mut self.input,
+            &mut self.output,
+            &mut self.cache_read,
+            &mut self.cache_creation,
+            &mut self.cache_creation_5m,
+            &mut self.cache_creation_1h,
+        ]
+    }
+
+    fn add_messages(&mut self, mut other: Self) {
+        for (own, other) in self.messages().into_iter().zip(other.messages()) {
+            *own = other.map(|other| own.unwrap_or(0).saturating_add(other)).or(*own);
+        }
+    }
+
+    fn raise_messages(&mut self, mut other: Self) {
+        for (own, other) in self.messages().into_iter().zip(other.messages()) {
+            *own = (*own).max(*other);
+        }
+    }
+
     /// Reads a member that states the cost.
     fn stated_cost(&mut self, key: &str, raw: &RawValue) {
         let (place, found) = match key {
@@ -283,6 +307,8 @@ pub(super) struct Stated<'de> {
     pub(super) service_tier: Option<&'de RawValue>,
     pub(super) speed: Option<&'de RawValue>,
     pub(super) region: Option<&'de RawValue>,
+    /// Model that answered as a fallback.
+    pub(super) model: Option<&'de RawValue>,
 }
 
 impl<'de> Reader<'de> for Figures<'_, 'de> {
@@ -305,9 +331,11 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
             "iterations" => {
                 let mut iterations = Iterations::default();
                 map.next_value_seed(Each(&mut iterations))?;
+                self.stated.model = iterations.answering().or(self.stated.model);
+                let apart = iterations.settle(self.named);
                 // Each report has all of them.
-                if iterations.apart.len() >= self.apart.len() {
-                    *self.apart = iterations.apart;
+                if apart.len() >= self.apart.len() {
+                    *self.apart = apart;
                 }
                 return Ok(());
             }
@@ -356,14 +384,17 @@ pub struct InnerUsage {
 }
 
 /// Inferences within one answer. Anthropic's figures leave out those of other types than `message`, such
-/// as `compaction`, and bills include them.
+/// as `compaction`, and bills include them. After a fallback they are those of the model that answers, and bills
+/// include each attempt that has output (its guide to refusals and fallback).
 #[derive(Default)]
-struct Iterations {
-    apart: Vec<InnerUsage>,
+struct Iterations<'de> {
+    all: Vec<Iteration<'de>>,
 }
 
 /// Maximum number of inferences that are billed one by one; the others are billed together.
 const MAX_ITERATIONS: usize = 32;
+/// Maximum number of inferences that are read one by one.
+const MOST_READ: usize = 1000;
 
 #[derive(Default)]
 struct Iteration<'de> {
@@ -372,7 +403,52 @@ struct Iteration<'de> {
     model: Option<&'de RawValue>,
 }
 
-impl<'de> Elements<'de> for Iterations {
+impl Iteration<'_> {
+    fn is(&self, kind: &str) -> bool {
+        self.kind.is_some_and(|own| own.get().trim_matches('"') == kind)
+    }
+
+    fn model(&self) -> Option<Cow<'_, str>> {
+        self.model.and_then(|raw| json::string(raw.get()))
+    }
+}
+
+/// Type of the inferences of a fallback.
+const FALLBACK: &str = "fallback_message";
+
+impl<'de> Iterations<'de> {
+    /// Returns the model of the last fallback.
+    fn answering(&self) -> Option<&'de RawValue> {
+        self.all.iter().rev().find(|own| own.is(FALLBACK))?.model
+    }
+
+    /// Returns those that are billed besides `named`, which gets the figures of the model that answers.
+    fn settle(self, named: &mut Named) -> Vec<InnerUsage> {
+        let answering = self.answering().and_then(|raw| json::string(raw.get()));
+        let (mut apart, mut answered): (Vec<InnerUsage>, _) = (Vec::new(), Named::default());
+        for own in &self.all {
+            let is_message = own.is("message") || own.is(FALLBACK);
+            let is_free = is_message && own.named.output.unwrap_or(0) == 0;
+            let model = own.model();
+            if is_free || is_message && answering.is_none() {
+                continue;
+            }
+            if is_message && model == answering {
+                answered.add_messages(own.named);
+                continue;
+            }
+            let (usage, model) = (own.named.settle(), model.map(Cow::into_owned));
+            match apart.get_mut(MAX_ITERATIONS - 1) {
+                Some(last) => last.usage = last.usage.plus(usage),
+                None => apart.push(InnerUsage { usage, model }),
+            }
+        }
+        named.raise_messages(answered);
+        apart
+    }
+}
+
+impl<'de> Elements<'de> for Iterations<'de> {
     type Element = Iteration<'de>;
 
     fn next(&mut self) -> Iteration<'de> {
@@ -380,14 +456,9 @@ impl<'de> Elements<'de> for Iterations {
     }
 
     fn done(&mut self, done: Iteration<'de>) {
-        if done.kind.is_some_and(|kind| kind.get() == r#""message""#) {
-            return;
-        }
-        let usage = done.named.settle();
-        let model = done.model.and_then(|raw| json::string(raw.get())).map(Cow::into_owned);
-        match self.apart.get_mut(MAX_ITERATIONS - 1) {
-            Some(last) => last.usage = last.usage.plus(usage),
-            None => self.apart.push(InnerUsage { usage, model }),
+        match self.all.get_mut(MOST_READ - 1) {
+            Some(last) => last.named.add_messages(done.named),
+            None => self.all.push(done),
         }
     }
 }

@@ -293,7 +293,7 @@ impl Notes {
             let id = background.pending(kind.is_some());
             metered.pending = id.and_then(|id| word(id, MAX_MODEL_BYTES));
         }
-        note_text(&mut metered.model, model, MAX_MODEL_BYTES);
+        note_text(&mut metered.model, stated.model.or(model), MAX_MODEL_BYTES);
         note_text(&mut metered.service_tier, stated.service_tier, MAX_WORD_BYTES);
         note_text(&mut metered.speed, stated.speed, MAX_WORD_BYTES);
         note_text(&mut metered.region, stated.region, MAX_WORD_BYTES);
@@ -917,6 +917,35 @@ mod tests {
         let metered = stream(&[("x", item), ("x", item), ("x", image), ("x", end)]);
         let usage = metered.usage.expect("it is reported");
         assert_eq!((usage.web_searches, usage.pictures, usage.has_unknown), (Some(2), 1, true));
+    }
+
+    #[test]
+    fn each_attempt_with_output_is_billed_after_a_fallback() {
+        let one = |kind: &str, model: &str, input: u32, output: u32| {
+            format!(
+                r#"{{"type":"{kind}","model":"{model}","input_tokens":{input},"output_tokens":{output}}}"#
+            )
+        };
+        let read = |iterations: &[String]| {
+            let body = format!(
+                r#"{{"model":"first","usage":{{"input_tokens":12,"output_tokens":26,"iterations":[{}]}}}}"#,
+                iterations.join(",")
+            );
+            metered("application/json", &[body.as_bytes()])
+        };
+        let last = one("fallback_message", "other", 12, 26);
+        let refused = read(&[one("message", "first", 35, 0), last.clone()]);
+        assert_eq!((refused.apart.len(), refused.model.as_deref()), (0, Some("other")));
+        let cut = read(&[one("message", "first", 35, 900), last.clone()]);
+        assert_eq!(cut.apart[0].model.as_deref(), Some("first"));
+        assert_eq!(cut.apart[0].usage.completion_tokens, Some(900));
+        let own = cut.usage.expect("usage");
+        assert_eq!((own.prompt_tokens, own.completion_tokens), (Some(12), Some(26)));
+        let twice = read(&[one("message", "first", 35, 0), last.clone(), last]);
+        let own = twice.usage.expect("usage");
+        assert_eq!((own.prompt_tokens, own.completion_tokens), (Some(24), Some(52)));
+        let plain = read(&[one("message", "first", 12, 26), one("compaction", "first", 50, 2)]);
+        assert_eq!((plain.apart.len(), plain.model.as_deref()), (1, Some("first")));
     }
 
     #[test]
