@@ -138,12 +138,17 @@ pub fn conversation(
     // The provider's count may exceed weir's. Base64 is no measure of it.
     let has_media = allowance.images > 0 || allowance.has_audio_input;
     let by_bytes = if has_media { 0 } else { allowance.prompt_tokens / DENSE_BYTES };
-    let prompt_tokens = match desired.encoding {
+    // Others count the same text otherwise.
+    let encoding = match allowance.fallbacks.is_empty() {
+        true => desired.encoding,
+        false => Encoding::Estimate,
+    };
+    let prompt_tokens = match encoding {
         Encoding::Estimate => (sent_tokens + sent_tokens / 4).max(by_bytes),
         Encoding::Scaled { .. } => (sent_tokens + sent_tokens / 20).max(by_bytes),
         _ => sent_tokens,
     };
-    let prompt_tokens = match desired.encoding {
+    let prompt_tokens = match encoding {
         // A family's own rule has counted them at most.
         Encoding::Estimate if !ImageRule::is_known(desired.model) => {
             let image_tokens =
@@ -371,9 +376,12 @@ impl Prompt {
 /// Whether a request without a tier of its own may be served by priority: OpenAI's projects choose it, and others
 /// that copy OpenAI's `auto`. Anthropic's costs nothing more.
 fn may_be_priority(model: &str, allowance: &Allowance) -> bool {
-    let bare = names::bare(model);
     let is_auto = allowance.service_tier.as_deref() == Some("auto");
-    names::is_recent_openai(&bare) || is_auto && !bare.contains("claude")
+    let mut all = [model].into_iter().chain(allowance.fallbacks.iter().map(String::as_str));
+    all.any(|model| {
+        let bare = names::bare(model);
+        names::is_recent_openai(&bare) || is_auto && !bare.contains("claude")
+    })
 }
 
 /// Returns the tier that a request asks for; `None` if its provider chooses. OpenAI serves a request without

@@ -158,15 +158,17 @@ impl Journal {
     ) -> Result<Holding, ProxyError> {
         let body = planned.body.as_ref().unwrap_or(&job.body);
         let allowance = self.allowance(body, Some(job.protocol)).await.unwrap_or_default();
-        let desired = Desired { as_of: job.as_of, ..Desired::planned(planned, allowance) };
+        let mut desired = Desired { as_of: job.as_of, ..Desired::planned(planned, allowance) };
         let queued = Instant::now();
-        let held = self.hold(party, &desired).await;
+        let held = self.hold(party, &mut desired).await;
         self.metrics().waited(Queue::Budget, queued.elapsed());
         let mut holding = held?;
         holding.terms = Terms::of(&desired.allowance);
         let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp != Clamp::Off);
         if let Some(granted) = granted.filter(|_| holding.is_reduced && planned.is_clampable) {
-            job.options.max_output_tokens = Some(granted);
+            // Others that may answer have longer outputs.
+            let most = planned.limits.max_output_tokens.filter(|_| planned.is_model_known);
+            job.options.max_output_tokens = Some(granted.min(most.unwrap_or(u64::MAX)));
             let again = planner.plan_job(job).await?;
             // The first plan compacted the conversation.
             *planned = Planned {
@@ -197,22 +199,37 @@ impl Journal {
     pub async fn hold(
         &self,
         party: Party<'_>,
-        desired: &Desired<'_>,
+        desired: &mut Desired<'_>,
     ) -> Result<Holding, ProxyError> {
         let place = self.place(desired.upstream);
-        if self.routed.find(place, desired.model).is_none() {
-            self.state.unpriced.check(&self.config, desired.model)?;
-        }
         let fallbacks = &desired.allowance.fallbacks;
+        let names = || [desired.model].into_iter().chain(fallbacks.iter().map(String::as_str));
+        for model in names().filter(|model| self.routed.find(place, model).is_none()) {
+            self.state.unpriced.check(&self.config, model)?;
+        }
         let tenant = party.0.tenant;
-        let first = self.first_to_ask(party, place, desired.model).await?;
+        let first = self.first_to_ask(party, place, names()).await?;
         let model = self.counted_for(tenant, place, desired.model);
+        let (window_tokens, output_tokens) = self.largest(fallbacks);
+        desired.window_tokens = desired.window_tokens.max(window_tokens);
+        desired.most_output_tokens = desired.most_output_tokens.max(output_tokens);
+        let (desired, fallbacks) = (&*desired, &desired.allowance.fallbacks);
         self.check_fallbacks(place, (fallbacks, &model), desired.as_of).await?;
         let prices = || self.prices_before(tenant, place, desired.model, fallbacks);
         let held = self.held(self.state.budgets.hold(party, (desired, &model), prices).await);
         held.map(|mut holding| {
             holding.first = first;
             holding
+        })
+    }
+
+    /// Returns the largest window and the longest output of these models, in tokens.
+    fn largest(&self, models: &[String]) -> (u64, u64) {
+        models.iter().fold((0, 0), |(window, output), model| {
+            let found = self.config.models.find(model);
+            let known = found.entry.max_output_tokens.filter(|_| found.name.is_some());
+            let own = found.entry.window_tokens;
+            (window.max(own), output.max(known.unwrap_or(own)))
         })
     }
 
@@ -284,7 +301,7 @@ impl Journal {
     /// Holds the cost of a request whose prompt and output limit are known.
     pub async fn hold_counted(&self, entry: &JournalEntry) -> Result<Holding, ProxyError> {
         let limit_tokens = entry.max_output_tokens.unwrap_or(0);
-        let desired = Desired {
+        let mut desired = Desired {
             model: &entry.model,
             upstream: entry.upstream.as_deref(),
             sent_tokens: entry.compaction.map_or(0, |done| done.sent_tokens),
@@ -295,7 +312,7 @@ impl Journal {
             is_clampable: false,
             as_of: None,
         };
-        self.hold(entry.party(), &desired).await
+        self.hold(entry.party(), &mut desired).await
     }
 
     /// Holds the cost of a request that weir does not plan. `body` is its body as far as it was read.
@@ -310,14 +327,6 @@ impl Journal {
         }
         let place = self.place(entry.upstream.as_deref()).to_owned();
         let tenant = entry.caller.tenant;
-        let first = match entry.model.is_empty() {
-            true => None,
-            false => self.first_to_ask(entry.party(), &place, &entry.model).await?,
-        };
-        let model = &*self.counted_for(tenant, &place, &entry.model);
-        let found = self.config.models.find(model);
-        let window_tokens = found.entry.window_tokens;
-        let known = found.entry.max_output_tokens.filter(|_| found.name.is_some());
         let route = bound::route(&entry.route);
         let allowance = match body {
             Some(body) if route.is_some_and(Route::may_lack_usage) => {
@@ -328,19 +337,24 @@ impl Journal {
         };
         let fallbacks =
             allowance.as_ref().map_or_else(Vec::new, |allowance| allowance.fallbacks.clone());
+        let first = match entry.model.is_empty() {
+            true => None,
+            false => {
+                let others = fallbacks.iter().map(String::as_str);
+                let names = [&*entry.model].into_iter().chain(others);
+                self.first_to_ask(entry.party(), &place, names).await?
+            }
+        };
+        let model = &*self.counted_for(tenant, &place, &entry.model);
+        let (window_tokens, most_output_tokens) =
+            self.largest(&[&[model.to_owned()], &*fallbacks].concat());
         self.check_fallbacks(&place, (&fallbacks, model), None).await?;
         let of_path = self.price_of_path(&place, &entry.model).filter(|_| route.is_none());
         let prices = || match route {
             None => of_path.into_iter().collect(),
             Some(_) => self.prices_before(tenant, &place, &entry.model, &fallbacks),
         };
-        let unread = Unread {
-            route,
-            model,
-            allowance,
-            window_tokens,
-            most_output_tokens: known.unwrap_or(window_tokens),
-        };
+        let unread = Unread { route, model, allowance, window_tokens, most_output_tokens };
         let held = self.held(self.state.budgets.hold_unread(entry.party(), &unread, prices).await);
         // Such a request is charged even if its answer reports no usage.
         entry.is_billed |= of_path.is_some_and(|price| price.fee(Kind::Request).is_some());
@@ -447,20 +461,20 @@ impl Journal {
         answered.or_else(any).map_or(own, |(answered, _)| self.counted_as(upstream, &answered))
     }
 
-    /// Waits until it is known which model answers for a name without a price, if budgets depend on that: of several
+    /// Waits until it is known which model answers for each name without a price, if budgets depend on that: of several
     /// requests for such names one is sent first, and the others are held as what answered it.
     /// Returns the place of the first, to be given up when it has ended.
-    async fn first_to_ask(
+    async fn first_to_ask<'m>(
         &self,
         party: Party<'_>,
         upstream: &str,
-        model: &str,
+        models: impl Iterator<Item = &'m str>,
     ) -> Result<Option<OwnedMutexGuard<()>>, ProxyError> {
         let tenant = party.0.tenant;
-        let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, model)));
-        let is_known = || {
-            self.price(upstream, None, model).is_some() || self.state.answered.get(&alias).is_some()
-        };
+        let unpriced = models.filter(|model| self.price(upstream, None, model).is_none());
+        let alias = |model| (tenant, (upstream.to_owned(), self.counted_as(upstream, model)));
+        let aliases: Vec<Alias> = unpriced.map(alias).collect();
+        let is_known = || aliases.iter().all(|own| self.state.answered.get(own).is_some());
         if is_known() || !self.state.budgets.depend_on_model(party).await {
             return Ok(None);
         }
@@ -508,7 +522,8 @@ impl Journal {
         let of_answer =
             answered.and_then(|(answered, _)| self.price(upstream, Some(&answered), asked));
         let own = [of_name, of_answer];
-        let others = fallbacks.iter().map(|model| self.price(upstream, None, model));
+        let counted = |model| self.counted_for(tenant, upstream, model);
+        let others = fallbacks.iter().map(|model| self.price(upstream, None, &counted(model)));
         own.into_iter().chain(others).flatten().collect()
     }
 

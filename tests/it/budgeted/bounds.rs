@@ -533,6 +533,30 @@ fn attempts() -> Vec<Named> {
     ]
 }
 
+/// A model that answers instead has a window, an output and habits of its own.
+fn instead() -> Vec<Named> {
+    let file = json!([{"role": "user", "content": [
+        {"type": "file", "file": {"filename": "a", "file_id": "f"}}]}]);
+    let small = |members: Value| {
+        let mut all = json!({"model": "openai/gpt-3.5-turbo"});
+        for (name, value) in members.as_object().expect("members") {
+            all[name] = value.clone();
+        }
+        all
+    };
+    let models = json!(["google/gemini-2.5-flash"]);
+    vec![
+        // 65,535 tokens of output, and 1,000,000 of the window.
+        (CHAT, small(json!({"models": models})), 0.163),
+        (CHAT, small(json!({"models": models, "max_tokens": 16, "messages": file})), 0.3),
+        (
+            CHAT,
+            small(json!({"models": ["perplexity/sonar-deep-research"], "max_tokens": 100})),
+            0.34,
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn other_models_are_held_at_what_they_may_cost() {
     let upstream = Upstream::start().await;
@@ -540,7 +564,7 @@ async fn other_models_are_held_at_what_they_may_cost() {
     let key = weir.key("research", "{}").await;
     set(&weir.store, "all/usd/total", "1000").await;
     let mut bounded = Bounded { weir, upstream, key };
-    for (path, mut members, usd) in models_inside().into_iter().chain(attempts()) {
+    for (path, mut members, usd) in models_inside().into_iter().chain(attempts()).chain(instead()) {
         if members["model"].is_null() {
             members["model"] = json!("gpt-4o-mini");
         }
@@ -591,6 +615,46 @@ async fn unknown_names_pass_a_budget_by_one_request_at_most() {
             assert!(allowed.contains(&billed), "{budget}, invented: {is_invented}: {billed}");
         }
     }
+}
+
+/// Nobody knows what a fallback without a price costs: such requests are sent one by one, or not at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fallback_without_a_price_is_asked_for_by_one_at_a_time() {
+    let body =
+        request(CHAT, json!({"model": "gpt-5-nano", "models": ["our-best"], "max_tokens": 1000}));
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", "{}").await;
+    set(&weir.store, "all/usd/total", "0.015").await;
+    let mut all = JoinSet::new();
+    for _ in 0..10 {
+        let request = post(CHAT, &key.header(), body.to_string());
+        let address = weir.weir.address;
+        all.spawn(async move { ask(address, request).await });
+    }
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 1000});
+    let best = answer(CHAT, usage, json!({"model": "gpt-4o"}));
+    let mut passed = 0;
+    loop {
+        tokio::select! {
+            seen = upstream.next() => {
+                passed += 1;
+                seen.answer(&best);
+            }
+            done = all.join_next() => match done {
+                Some(done) => assert!([200, 429].contains(&done.expect("nobody panics").status())),
+                None => break,
+            },
+        }
+    }
+    assert!((1..=2).contains(&passed), "{passed}");
+
+    let upstream = Upstream::start().await;
+    let weir =
+        start(&upstream.address, |config| config.prices.unknown = UnknownPrice::Reject).await;
+    let key = weir.key("research", "{}").await;
+    let refused = weir.ask(post(CHAT, &key.header(), body.to_string())).await;
+    refused.assert_error(400, "model_not_priced");
 }
 
 /// An upstream that takes any name for a model does not take names for ever past the model's budget.

@@ -182,7 +182,8 @@ impl Allowance {
             }
         });
         let is_claude = |raw: &str| raw.to_ascii_lowercase().contains("claude");
-        let names_claude = members.iter().any(|(name, raw)| name == "model" && is_claude(raw));
+        let names_claude = members.iter().any(|(name, raw)| name == "model" && is_claude(raw))
+            || allowance.fallbacks.iter().any(|name| is_claude(name));
         if protocol != Some(Protocol::Messages) && !names_claude {
             allowance.hidden_tokens = 0;
         }
@@ -274,11 +275,7 @@ impl Allowance {
                 });
             }
             name if FALLBACKS.contains(&name) => self.models(models_in(raw)),
-            "model" => {
-                let model = text().to_ascii_lowercase();
-                self.searches = if searches_unasked(&model) { u64::MAX } else { self.searches };
-                self.has_image_output |= model.contains("image");
-            }
+            "model" => self.model(&text()),
             _ => {}
         }
     }
@@ -286,8 +283,17 @@ impl Allowance {
     /// Adds other models whose prices the request may cost.
     fn models(&mut self, names: Vec<Cow<'_, str>>) {
         let most = MAX_FALLBACKS.saturating_sub(self.fallbacks.len());
-        let names = names.into_iter().filter(|name| !name.is_empty()).take(most);
-        self.fallbacks.extend(names.map(Cow::into_owned));
+        for name in names.into_iter().filter(|name| !name.is_empty()).take(most) {
+            self.model(&name);
+            self.fallbacks.push(name.into_owned());
+        }
+    }
+
+    /// Reads what a model does without being asked to.
+    fn model(&mut self, name: &str) {
+        let name = name.to_ascii_lowercase();
+        self.searches = if searches_unasked(&name) { u64::MAX } else { self.searches };
+        self.has_image_output |= name.contains("image");
     }
 
     fn tools(&mut self, raw: &str, protocol: Option<Protocol>) {
@@ -1005,8 +1011,9 @@ mod tests {
             r#"{"tools":[{"name":"f","input_schema":{}},{"type":"bash_20250124","name":"bash"}]}"#;
         assert_eq!(read(Protocol::Messages, anthropics).hidden_tokens, 346 + 245);
         assert_eq!(of(anthropics).hidden_tokens, 0);
-        let named = anthropics.replacen('{', r#"{"model":"anthropic/Claude-x","#, 1);
-        assert_eq!(of(&named).hidden_tokens, 346 + 245);
+        for named in [r#"{"model":"anthropic/Claude-x","#, r#"{"models":["anthropic/Claude-x"],"#] {
+            assert_eq!(of(&anthropics.replacen('{', named, 1)).hidden_tokens, 346 + 245);
+        }
     }
 
     #[test]
@@ -1017,6 +1024,7 @@ mod tests {
             r#"{"web_search":{"enable":true}}"#,
             r#"{"venice_parameters":{"enable_web_search":"on"}}"#,
             r#"{"model":"m:enable_web_search=on"}"#,
+            r#"{"models":["perplexity/sonar"]}"#,
             r#"{"extra_body":{"search_parameters":{"mode":"auto"}}}"#,
             r#"{"tools":[{"type":"builtin_function","function":{"name":"$web_search"}}]}"#,
             r#"{"tools":[{"type":"function","function":{"name":"$web_search"}}]}"#,
@@ -1032,6 +1040,7 @@ mod tests {
         }
         for image in [
             r#"{"model":"google/gemini-2.5-flash-image"}"#,
+            r#"{"models":["google/gemini-2.5-flash-image"]}"#,
             r#"{"extra_body":{"generationConfig":{"responseModalities":["TEXT","IMAGE"]}}}"#,
         ] {
             assert!(of(image).has_image_output, "{image}");
