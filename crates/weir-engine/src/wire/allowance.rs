@@ -580,13 +580,42 @@ pub(super) fn output_limit(raw: &str, protocol: Option<Protocol>) -> Option<u64>
     json::count(raw).filter(is_counted)
 }
 
-/// Whether an item of Responses refers to an earlier one without its type: it has neither type nor role.
+/// Whether an item of Responses refers to an earlier one: it has neither type nor role, or an ID in place of its
+/// content. OpenAI takes that from its store (its guide to conversation state).
 fn has_references(members: &Members<'_>) -> bool {
     let input = members.iter().find(|(name, _)| name == "input").map(|(_, raw)| *raw);
     let items = input.and_then(json::elements).unwrap_or_default();
     items.iter().filter_map(|item| json::members(item)).any(|item| {
-        let says = |key: &str| item.iter().any(|(name, raw)| name == key && *raw != "null");
-        !says("type") && !says("role")
+        let says = |key: &str| {
+            let is_empty = |raw: &str| ["null", "[]", "{}", "\"\""].contains(&raw);
+            item.iter().any(|(name, raw)| name == key && !is_empty(raw))
+        };
+        let types = item.iter().filter(|(name, _)| name == "type");
+        let mut kinds = types.filter_map(|(_, raw)| json::string(raw));
+        let contents: &[&str] = match kinds.find_map(|kind| contents(&kind)) {
+            Some(contents) => contents,
+            None if !says("type") && !says("role") => return true,
+            None => return false,
+        };
+        says("id") && !contents.iter().any(|name| says(name))
+    })
+}
+
+/// Returns the members that hold the content of items of this type; `None` if it is theirs in other ways.
+fn contents(kind: &str) -> Option<&'static [&'static str]> {
+    Some(match kind {
+        // A summary is not all of it.
+        "reasoning" => &["encrypted_content", "content"],
+        "image_generation_call" => &["result"],
+        "file_search_call" => &["results"],
+        "code_interpreter_call" => &["outputs"],
+        "mcp_call" => &["output", "error"],
+        "compaction" | "context_compaction" => &["encrypted_content"],
+        "message" => &["content"],
+        kind if kind.ends_with("_call") => {
+            &["action", "actions", "arguments", "input", "name", "operation"]
+        }
+        _ => return None,
     })
 }
 
@@ -802,7 +831,25 @@ mod tests {
         for (input, is_elsewhere) in [
             (r#"{"input":[{"id":"msg_1"},{"role":"user","content":"go"}]}"#, true),
             (r#"{"input":[{"id":"rs_1","type":null}]}"#, true),
-            (r#"{"input":[{"role":"user","content":"go"},{"type":"reasoning","id":"r"}]}"#, false),
+            (r#"{"input":[{"role":"user","content":"go"},{"type":"reasoning","id":"r"}]}"#, true),
+            (r#"{"input":[{"type":"reasoning","id":"r","summary":[]}]}"#, true),
+            (r#"{"input":[{"type":"reasoning","id":"r","encrypted_content":"e"}]}"#, false),
+            (
+                r#"{"input":[{"type":"reasoning","id":"r","content":[{"type":"reasoning_text"}]}]}"#,
+                false,
+            ),
+            (r#"{"input":[{"type":"reasoning","summary":[]}]}"#, false),
+            (r#"{"input":[{"type":"image_generation_call","id":"i","result":null}]}"#, true),
+            (r#"{"input":[{"type":"image_generation_call","id":"i","result":"AAAA"}]}"#, false),
+            (r#"{"input":[{"type":"web_search_call","id":"w","status":"completed"}]}"#, true),
+            (r#"{"input":[{"type":"web_search_call","id":"w","action":{"query":"q"}}]}"#, false),
+            (r#"{"input":[{"type":"computer_call","id":"c"}]}"#, true),
+            (
+                r#"{"input":[{"type":"code_interpreter_call","id":"c","code":"1","outputs":null}]}"#,
+                true,
+            ),
+            (r#"{"input":[{"type":"function_call","id":"f","arguments":"{}"}]}"#, false),
+            (r#"{"input":[{"type":"message","id":"m","role":"assistant","content":[]}]}"#, true),
         ] {
             let read = Allowance::of(input.as_bytes(), Some(Protocol::Responses));
             assert_eq!(read.expect("an object").is_elsewhere, is_elsewhere, "{input}");
