@@ -276,9 +276,16 @@ impl Caller {
     /// Refuses tools that run on a forbidden model, such as an advisor.
     fn check_tools(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
         // A model of a function's own parameters is none.
-        let is_callers = |tool: &str| match json::member(tool, "type") {
-            None => json::member(tool, "input_schema").is_some(),
-            Some(kind) => [r#""function""#, r#""custom""#].contains(&kind),
+        let is_callers = |tool: &str| {
+            let members = json::members(tool).unwrap_or_default();
+            let of = |name| members.iter().filter(move |(own, _)| own == name);
+            match of("type").next() {
+                None => of("input_schema").next().is_some(),
+                // Of two a provider may read either.
+                Some(_) => {
+                    of("type").all(|(_, kind)| [r#""function""#, r#""custom""#].contains(kind))
+                }
+            }
         };
         let tools = json::elements(raw).unwrap_or_default();
         let tools = tools.into_iter().filter(|tool| !is_callers(tool));

@@ -226,7 +226,7 @@ impl Allowance {
                 self.is_elsewhere = true;
                 (self.searches, self.tool_calls) = (u64::MAX, u64::MAX);
             }
-            "prediction" => self.predicted_tokens = prompt_tokens(raw),
+            "prediction" => self.predicted_tokens = self.predicted_tokens.max(prompt_tokens(raw)),
             "previous_response_id" | "conversation" | "container" => self.is_elsewhere = true,
             "input" if protocol == Some(Protocol::Responses) => {
                 items_tools(raw).into_iter().for_each(|raw| self.tools(raw, protocol));
@@ -237,7 +237,10 @@ impl Allowance {
             "service_tier" => keep_one(&mut self.service_tier, text().into_owned()),
             "speed" => {
                 self.is_fast |= text() == "fast";
-                self.speed_permille = permille(raw.trim_matches('"'));
+                let own = permille(raw.trim_matches('"'));
+                // The slowest is the longest.
+                self.speed_permille =
+                    if self.speed_permille == 0 { own } else { self.speed_permille.min(own) };
             }
             "inference_geo" => keep_one(&mut self.region, text().into_owned()),
             "context_management" => self.may_compact |= raw.contains("compact"),
@@ -303,11 +306,14 @@ impl Allowance {
         }
         for tool in &tools {
             self.tool(tool, protocol);
-            let kind = json::member(tool, "type").and_then(json::string).unwrap_or_default();
-            let own = HIDDEN_TOKENS.iter().find(|(start, _)| kind.starts_with(start));
+            let kinds: Vec<_> = all(tool, "type").into_iter().filter_map(json::string).collect();
+            let is = |start: &str| kinds.iter().any(|kind| kind.starts_with(start));
+            let own = HIDDEN_TOKENS.iter().rev().find(|(start, _)| is(start));
             self.hidden_tokens += own.map_or(0, |(_, tokens)| *tokens);
-            let is_callers = json::member(tool, "execution") == Some("\"client\"");
-            if kind.starts_with("tool_search") && !is_callers {
+            let executions = all(tool, "execution");
+            let is_client = |raw: &&str| json::string(raw).is_some_and(|own| own == "client");
+            let is_callers = !executions.is_empty() && executions.iter().all(is_client);
+            if is("tool_search") && !is_callers {
                 self.deferred_tokens = (raw.len() as u64).div_ceil(DEFINITION_BYTES);
             }
         }
@@ -316,36 +322,35 @@ impl Allowance {
     /// Reads a tool. One without a function of the caller's runs at the provider.
     fn tool(&mut self, raw: &str, protocol: Option<Protocol>) {
         let members = json::members(raw).unwrap_or_default();
-        let all = |name: &'static str| {
+        let of = |name: &'static str| {
             members.iter().filter(move |(own, _)| own == name).map(|(_, raw)| *raw)
         };
-        let member = |name: &'static str| all(name).next();
         // Moonshot's own functions have such names.
-        let name = member("function").and_then(|raw| json::member(raw, "name")).or(member("name"));
-        let is_own = name.is_some_and(|raw| raw.starts_with("\"$"));
+        let names = of("function").flat_map(|raw| all(raw, "name")).chain(of("name"));
+        let is_own = names.filter_map(json::string).any(|name| name.starts_with('$'));
         let is_callers = |kind: &str| match kind {
             _ if is_own => false,
             "" => ["name", "function", "input_schema", "parameters"]
                 .into_iter()
-                .any(|name| member(name).is_some()),
+                .any(|name| of(name).next().is_some()),
             // A shell runs where its environment is.
-            "shell" => member("environment")
-                .and_then(|raw| json::member(raw, "type"))
-                .is_none_or(|kind| json::string(kind).is_some_and(|kind| kind == "local")),
+            "shell" => of("environment")
+                .flat_map(|raw| all(raw, "type"))
+                .all(|kind| json::string(kind).is_some_and(|kind| kind == "local")),
             "function" | "custom" | "local_shell" | "apply_patch" | "namespace" => true,
             kind => ["computer", "bash", "text_editor", "memory", "tool_search"]
                 .iter()
                 .any(|own| kind.starts_with(own)),
         };
         // Of two types the provider may read either.
-        let kinds = all("type").map(|raw| json::string(raw).unwrap_or_default());
+        let kinds = of("type").map(|raw| json::string(raw).unwrap_or_default());
         let mut kinds: Vec<Cow<'_, str>> = kinds.collect();
         if kinds.is_empty() {
             kinds.push(Cow::Borrowed(""));
         }
         let Some(kind) = kinds.into_iter().find(|kind| !is_callers(kind)) else { return };
         // Anthropic's; others do not obey it.
-        let most = all("max_uses").filter(|_| protocol == Some(Protocol::Messages));
+        let most = of("max_uses").filter(|_| protocol == Some(Protocol::Messages));
         let most = most.map(|raw| json::count(raw).unwrap_or(u64::MAX)).max().unwrap_or(u64::MAX);
         let models = inner_models(raw);
         let is_search = kind.contains("web_search") || kind.is_empty() || is_own;
@@ -447,6 +452,12 @@ pub(super) fn thinking<'a>(request: &Request<'a>) -> Vec<&'a str> {
 
 type Members<'a> = [(Cow<'a, str>, &'a str)];
 
+/// Returns the values of all members of an object that have this name: of two a provider may read either.
+fn all<'a>(raw: &'a str, name: &str) -> Vec<&'a str> {
+    let members = json::members(raw).unwrap_or_default().into_iter();
+    members.filter(|(own, _)| own == name).map(|(_, raw)| raw).collect()
+}
+
 fn limits_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
     let is_limit = |name: &str| LIMITS.iter().any(|own| own.eq_ignore_ascii_case(name));
     let mut limits = Vec::new();
@@ -461,16 +472,16 @@ fn limits_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
 fn thinking_of<'a>(members: &Members<'a>) -> Vec<&'a str> {
     let mut limits = Vec::new();
     for_each_setting(members, MAX_GROUPS, &mut |name, raw| {
-        let limit = match name {
-            "thinking" => json::member(raw, "budget_tokens"),
-            "reasoning" => json::member(raw, "max_tokens"),
-            "thinking_budget" => Some(raw),
+        let own = match name {
+            "thinking" => all(raw, "budget_tokens"),
+            "reasoning" => all(raw, "max_tokens"),
+            "thinking_budget" => vec![raw],
             "thinkingConfig" | "thinking_config" => {
-                json::member(raw, "thinkingBudget").or(json::member(raw, "thinking_budget"))
+                [all(raw, "thinkingBudget"), all(raw, "thinking_budget")].concat()
             }
-            _ => None,
+            _ => Vec::new(),
         };
-        limits.extend(limit.filter(|raw| *raw != "null"));
+        limits.extend(own.into_iter().filter(|raw| *raw != "null"));
     });
     limits
 }
@@ -528,8 +539,8 @@ fn first_object(raw: &str) -> Result<Vec<(Cow<'_, str>, &str)>, &[u8]> {
 /// Whether a setting says that what it names is not to be used.
 fn is_off(raw: &str) -> bool {
     let is_no = |raw: &str| matches!(raw, "false" | "\"off\"" | "\"none\"" | "\"disabled\"" | "0");
-    let switches = ["enable", "enabled", "mode", "type"];
-    is_no(raw) || switches.iter().filter_map(|name| json::member(raw, name)).any(is_no)
+    let switches = ["enable", "enabled", "mode", "type"].map(|name| all(raw, name));
+    is_no(raw) || switches.into_iter().any(|own| !own.is_empty() && own.into_iter().all(is_no))
 }
 
 /// Returns the lists of tools that items of Responses declare or load: additional ones, and those of a search.
@@ -687,8 +698,8 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// Longest name of a member that [`Allowance::marks`] looks for, with escapes.
-const MAX_NAME_BYTES: usize = 64;
+/// Longest name of a member that [`Allowance::marks`] looks for, each letter as an escape of six bytes.
+const MAX_NAME_BYTES: usize = 6 * 24;
 
 /// Passes the name and the rest of the text from its value on to `see`, for each member at any depth.
 fn for_each_member<'a>(text: &'a str, mut see: impl FnMut(&str, &'a str)) {
@@ -770,28 +781,34 @@ const PARTIAL_IMAGE_TOKENS: u64 = 100;
 
 /// Returns the most tokens of one generated image, by quality and size.
 fn image_tokens(members: &Members<'_>) -> u64 {
-    let member = |name: &str| members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
-    let sides = member("size").and_then(json::string).unwrap_or_default();
-    let pixels = sides.split_once('x').and_then(|(width, height)| {
+    let of = |name: &'static str| {
+        members.iter().filter(move |(own, _)| own == name).map(|(_, raw)| *raw)
+    };
+    let sides = |raw| {
+        let sides = json::string(raw)?;
+        let (width, height) = sides.split_once('x')?;
         Some(width.parse::<u64>().ok()?.saturating_mul(height.parse().ok()?))
-    });
-    let side = |name: &str| member(name).and_then(json::count);
-    let pixels = pixels.max(side("width").zip(side("height")).map(|(w, h)| w.saturating_mul(h)));
+    };
+    // A size that is no number may be any.
+    let sized = of("size").map(|raw| sides(raw).unwrap_or(IMAGE_PIXELS)).max();
+    let side = |name| of(name).filter_map(json::count).max();
+    let pixels = sized.max(side("width").zip(side("height")).map(|(w, h)| w.saturating_mul(h)));
     // Models round smaller ones up.
     let pixels = pixels.map(|pixels| pixels.max(LEAST_IMAGE_PIXELS));
     // A quality divides the amount by about four.
-    let share = match member("quality").and_then(json::string).as_deref() {
+    let shares = of("quality").map(|raw| match json::string(raw).as_deref() {
         Some("low") => 15,
         Some("medium") => 3,
         _ => 1,
-    };
+    });
+    let share = shares.min().unwrap_or(1);
     let whole = pixels.map_or(IMAGE_TOKENS, |pixels| {
         let scaled = u128::from(pixels) * u128::from(IMAGE_TOKENS);
         let scaled = scaled.div_ceil(u128::from(IMAGE_PIXELS));
         // A square of 1,024 takes slightly more than its share of pixels.
         u64::try_from(scaled).unwrap_or(u64::MAX).max(1).saturating_add(64)
     });
-    let partial = member("partial_images").and_then(json::count).unwrap_or(0);
+    let partial = side("partial_images").unwrap_or(0);
     (whole / share + 1).saturating_add(partial.saturating_mul(PARTIAL_IMAGE_TOKENS))
 }
 
@@ -1152,6 +1169,45 @@ mod tests {
         ] {
             let held = of(body).image_tokens;
             assert!(held >= listed && held <= listed * 3 / 2, "{body}: {held}");
+        }
+    }
+
+    #[test]
+    fn of_two_members_of_one_name_the_dearer_counts() {
+        for (body, tokens) in [
+            (r#"{"thinking":{"budget_tokens":10,"budget_tokens":9000}}"#, 9000),
+            (r#"{"reasoning":{"max_tokens":9000,"max_tokens":10}}"#, 9000),
+            (r#"{"thinkingConfig":{"thinkingBudget":1,"thinking_budget":9000}}"#, 9000),
+        ] {
+            assert_eq!(of(body).thinking_tokens, tokens, "{body}");
+        }
+        let shell = r#"{"tools":[{"type":"shell","environment":{"type":"local"},"environment":{"type":"container_auto"}}]}"#;
+        assert_eq!(of(shell).tool_calls, u64::MAX);
+        let function =
+            r#"{"tools":[{"type":"function","function":{"name":"f","name":"$web_search"}}]}"#;
+        assert_eq!(of(function).searches, u64::MAX);
+        assert_eq!(of(r#"{"web_search":{"enable":false,"enable":true}}"#).searches, u64::MAX);
+        let long = r#""prediction":{"content":"one two three four"}"#;
+        let two = format!(r#"{{{long},"extra_body":{{"prediction":{{"content":"one"}}}}}}"#);
+        assert!(of(&two).predicted_tokens >= 18, "{two}");
+        assert_eq!(of(r#"{"speed":0.25,"options":{"speed":4}}"#).speed_permille, 250);
+        let large = of(r#"{"size":"1024x1024"}"#).image_tokens;
+        for two in [
+            r#"{"size":"1024x1024","size":"256x256"}"#,
+            r#"{"size":"256x256","quality":"low","size":"1024x1024","quality":"high"}"#,
+        ] {
+            assert_eq!(of(two).image_tokens, large, "{two}");
+        }
+    }
+
+    #[test]
+    fn a_name_in_escapes_is_the_same_name() {
+        let escaped = |name: &str| -> String {
+            name.chars().map(|letter| format!("\\u{:04x}", u32::from(letter))).collect()
+        };
+        for name in ["file_id", "cached_content", "cachedContent", "document_url"] {
+            let body = format!(r#"{{"x":{{"{}":"https://host/a"}}}}"#, escaped(name));
+            assert!(of(&body).is_elsewhere, "{body}");
         }
     }
 
