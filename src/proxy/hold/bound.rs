@@ -175,7 +175,9 @@ pub fn conversation(
         // Thinking has to fit below the limit.
         thinking => thinking.min(LEAST_THINKING_TOKENS) + 1,
     };
-    let fixed_tokens = image_tokens.saturating_add(allowance.predicted_tokens);
+    let fixed_tokens = image_tokens
+        .saturating_add(allowance.predicted_tokens)
+        .saturating_add(apart_tokens(allowance, desired.window_tokens));
     Ask {
         money: prompt.cost(desired.model, allowance, (prices, fixed_tokens)),
         prompt_tokens: prompt.all_tokens().saturating_add(fixed_tokens),
@@ -280,6 +282,15 @@ fn output_tokens(allowance: &Allowance, most_tokens: u64) -> u64 {
         true => limit_tokens.saturating_add(thinking),
         false => limit_tokens.max(most_tokens),
     }
+}
+
+/// Returns the most tokens of thinking that no output limit covers.
+fn apart_tokens(allowance: &Allowance, window_tokens: u64) -> u64 {
+    let Allowance { limit_tokens, thinking_tokens, is_limited, .. } = *allowance;
+    // Without a limit, or above it, the output has it already.
+    let is_apart = is_limited && thinking_tokens < limit_tokens;
+    let tokens = if is_apart { allowance.apart_tokens.min(window_tokens) } else { 0 };
+    tokens.saturating_mul(answers(allowance))
 }
 
 /// Returns the number of answers of all attempts, with that of a compaction before each.

@@ -557,6 +557,25 @@ fn instead() -> Vec<Named> {
     ]
 }
 
+/// Agents and thinking that no output limit covers.
+fn beyond_the_output() -> Vec<Named> {
+    let qwen = |members: Value| {
+        let mut all = json!({"model": "qwen-plus", "max_tokens": 1000});
+        for (name, value) in members.as_object().expect("members") {
+            all[name] = value.clone();
+        }
+        all
+    };
+    let agents = json!({"model": "gpt-5.6-luna", "max_output_tokens": 1000,
+        "multi_agent": {"enabled": true}});
+    vec![
+        // Sixteen agents, each of 8,000 tokens and 1,000 of output.
+        (RESPONSES, agents, 0.045),
+        (CHAT, qwen(json!({"enable_thinking": true})), 0.15),
+        (CHAT, qwen(json!({"enable_thinking": true, "thinking_budget": 900})), 0.002_28),
+    ]
+}
+
 #[tokio::test]
 async fn other_models_are_held_at_what_they_may_cost() {
     let upstream = Upstream::start().await;
@@ -564,7 +583,9 @@ async fn other_models_are_held_at_what_they_may_cost() {
     let key = weir.key("research", "{}").await;
     set(&weir.store, "all/usd/total", "1000").await;
     let mut bounded = Bounded { weir, upstream, key };
-    for (path, mut members, usd) in models_inside().into_iter().chain(attempts()).chain(instead()) {
+    for (path, mut members, usd) in
+        models_inside().into_iter().chain(attempts()).chain(instead()).chain(beyond_the_output())
+    {
         if members["model"].is_null() {
             members["model"] = json!("gpt-4o-mini");
         }

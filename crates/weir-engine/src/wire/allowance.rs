@@ -95,6 +95,8 @@ pub struct Allowance {
     pub is_limited: bool,
     /// The largest limit on thinking; 0 if there is none.
     pub thinking_tokens: u64,
+    /// Most tokens of thinking that no output limit covers; `u64::MAX` without a limit.
+    pub apart_tokens: u64,
     /// Number of answers to each prompt; 0 for one.
     pub answers: u64,
     /// Number of prompts in a list; 0 for one.
@@ -176,7 +178,9 @@ impl Allowance {
             }
             allowance.member(name, raw);
         }
+        let mut thinks = false;
         for_each_setting(&members, MAX_GROUPS, &mut |name, raw| {
+            thinks |= name == "enable_thinking" && raw == "true";
             if raw != "null" {
                 allowance.setting(name, raw, protocol);
             }
@@ -200,6 +204,9 @@ impl Allowance {
         allowance.limit_tokens = limits.into_iter().flatten().max().unwrap_or(0);
         let thinking = thinking_of(&members).into_iter().filter_map(json::count);
         allowance.thinking_tokens = thinking.max().unwrap_or(0);
+        if thinks && allowance.apart_tokens == 0 {
+            allowance.apart_tokens = u64::MAX;
+        }
         allowance.marks(text);
         allowance.image_tokens = image_tokens(&members);
         Some(allowance)
@@ -256,31 +263,42 @@ impl Allowance {
             "audio" => self.has_audio_output = true,
             "tools" => self.tools(raw, protocol),
             // Each provider has its own word for it.
-            "plugins" => {
-                self.searches = u64::MAX;
-                for plugin in json::elements(raw).unwrap_or_default() {
-                    let models = inner_models(plugin);
-                    self.tool_calls = if models.is_empty() { self.tool_calls } else { u64::MAX };
-                    self.models(models);
-                }
-            }
+            "plugins" => self.plugins(raw),
             name if name.contains("search") && !is_off(raw) => self.searches = u64::MAX,
             "mcp_servers" => self.tool_calls = u64::MAX,
+            // OpenAI's subagents: each has a context of its own.
+            "multi_agent" if !is_off(raw) => self.tool_calls = u64::MAX,
+            // Qwen's thinking is limited by its budget alone (Model Studio's guide to deep thinking).
+            "thinking_budget" => {
+                let own = json::count(raw).unwrap_or(u64::MAX);
+                self.apart_tokens = self.apart_tokens.max(own);
+            }
             // Azure; Cohere.
             "data_sources" | "connectors" => self.is_elsewhere = true,
-            "fallbacks" if protocol == Some(Protocol::Messages) => {
-                let listed = json::elements(raw);
-                let attempts = listed.map_or(MOST_ATTEMPTS, |all| all.len() as u64);
-                self.more_attempts = self.more_attempts.max(attempts.min(MOST_ATTEMPTS));
-                self.models(match raw {
-                    "\"default\"" => vec![Cow::Borrowed(DEFAULT_FALLBACK)],
-                    _ => models_in(raw),
-                });
-            }
+            "fallbacks" if protocol == Some(Protocol::Messages) => self.attempts(raw),
             name if FALLBACKS.contains(&name) => self.models(models_in(raw)),
             "model" => self.model(&text()),
             _ => {}
         }
+    }
+
+    fn plugins(&mut self, raw: &str) {
+        self.searches = u64::MAX;
+        for plugin in json::elements(raw).unwrap_or_default() {
+            let models = inner_models(plugin);
+            self.tool_calls = if models.is_empty() { self.tool_calls } else { u64::MAX };
+            self.models(models);
+        }
+    }
+
+    /// Reads the fallbacks of a message: of those that Anthropic chooses neither number nor names are known.
+    fn attempts(&mut self, raw: &str) {
+        let attempts = json::elements(raw).map_or(MOST_ATTEMPTS, |all| all.len() as u64);
+        self.more_attempts = self.more_attempts.max(attempts.min(MOST_ATTEMPTS));
+        self.models(match raw {
+            "\"default\"" => vec![Cow::Borrowed(DEFAULT_FALLBACK)],
+            _ => models_in(raw),
+        });
     }
 
     /// Adds other models whose prices the request may cost.
@@ -297,6 +315,7 @@ impl Allowance {
         let name = name.to_ascii_lowercase();
         self.searches = if searches_unasked(&name) { u64::MAX } else { self.searches };
         self.has_image_output |= name.contains("image");
+        self.tool_calls = if name.contains("multi-agent") { u64::MAX } else { self.tool_calls };
     }
 
     fn tools(&mut self, raw: &str, protocol: Option<Protocol>) {
@@ -1197,6 +1216,22 @@ mod tests {
             r#"{"size":"256x256","quality":"low","size":"1024x1024","quality":"high"}"#,
         ] {
             assert_eq!(of(two).image_tokens, large, "{two}");
+        }
+    }
+
+    #[test]
+    fn agents_and_thinking_beyond_the_output_are_found() {
+        for (body, tool_calls, apart_tokens) in [
+            (r#"{"multi_agent":{"enabled":true}}"#, u64::MAX, 0),
+            (r#"{"multi_agent":{"enabled":false}}"#, 0, 0),
+            (r#"{"model":"x-ai/grok-4.20-multi-agent"}"#, u64::MAX, 0),
+            (r#"{"enable_thinking":true}"#, 0, u64::MAX),
+            (r#"{"extra_body":{"enable_thinking":true,"thinking_budget":5000}}"#, 0, 5000),
+            (r#"{"enable_thinking":false}"#, 0, 0),
+            (r#"{"thinking_budget":"many"}"#, 0, u64::MAX),
+        ] {
+            let read = of(body);
+            assert_eq!((read.tool_calls, read.apart_tokens), (tool_calls, apart_tokens), "{body}");
         }
     }
 
