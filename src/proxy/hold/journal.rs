@@ -67,9 +67,8 @@ pub struct JournalState {
     pub(crate) deferred: Deferred<(Account, Ended)>,
     /// When the newest entry began, as first seen, and the time of that look.
     pub(crate) newest: OnceCell<(u64, Instant)>,
-    /// Model that last answered a tenant's requests to an upstream for another name, and when: its price is
-    /// billed.
-    answered: Cache<Alias, (String, Instant)>,
+    /// Models that answered a tenant's requests to an upstream for another name.
+    answered: Cache<Alias, Answered>,
     /// Lets one request at a time of a tenant ask an upstream for a name that nobody has answered yet.
     first_asked: Cache<(Tenant, String), Arc<tokio::sync::Mutex<()>>>,
 }
@@ -77,10 +76,19 @@ pub struct JournalState {
 /// Upstream's origin and requested model, of a tenant.
 type Alias = (Tenant, (String, String));
 
+/// What answered for a name: the last model, whose price is billed, and the dearest one, each with the time.
+#[derive(Clone)]
+struct Answered {
+    last: (String, Instant),
+    dearest: (String, Instant),
+}
+
 /// Maximum number of [`Alias`]es.
 const MAX_ALIASES: u64 = 10_000;
 /// Time for which a model with a price of its own is expected to be answered by another one again.
 const ANSWERED_FOR: Duration = Duration::from_secs(600);
+/// Time for which a name that a router answers by one model or another is expected to be answered by the dearest.
+const VARIES_FOR: Duration = Duration::from_secs(3600);
 
 /// End of a request that is to be written.
 pub(crate) enum Late {
@@ -203,14 +211,16 @@ impl Journal {
     ) -> Result<Holding, ProxyError> {
         let place = self.place(desired.upstream);
         let fallbacks = &desired.allowance.fallbacks;
-        let names = || [desired.model].into_iter().chain(fallbacks.iter().map(String::as_str));
-        for model in names().filter(|model| self.routed.find(place, model).is_none()) {
+        let names = names(desired.model, fallbacks);
+        for model in names.iter().filter(|model| self.routed.find(place, model).is_none()) {
             self.state.unpriced.check(&self.config, model)?;
         }
         let tenant = party.0.tenant;
-        let first = self.first_to_ask(party, place, names()).await?;
+        let first = self.first_to_ask(party, place, &names).await?;
         let model = self.counted_for(tenant, place, desired.model);
-        let (window_tokens, output_tokens) = self.largest(fallbacks);
+        let answers = self.answers_of(tenant, place, desired.model);
+        let (window_tokens, output_tokens) =
+            self.largest(&[fallbacks.as_slice(), &answers].concat());
         desired.window_tokens = desired.window_tokens.max(window_tokens);
         desired.most_output_tokens = desired.most_output_tokens.max(output_tokens);
         let (desired, fallbacks) = (&*desired, &desired.allowance.fallbacks);
@@ -340,14 +350,14 @@ impl Journal {
         let first = match entry.model.is_empty() {
             true => None,
             false => {
-                let others = fallbacks.iter().map(String::as_str);
-                let names = [&*entry.model].into_iter().chain(others);
-                self.first_to_ask(entry.party(), &place, names).await?
+                let names = names(&entry.model, &fallbacks);
+                self.first_to_ask(entry.party(), &place, &names).await?
             }
         };
         let model = &*self.counted_for(tenant, &place, &entry.model);
-        let (window_tokens, most_output_tokens) =
-            self.largest(&[&[model.to_owned()], &*fallbacks].concat());
+        let answers = self.answers_of(tenant, &place, &entry.model);
+        let all = [&[model.to_owned()], &*fallbacks, &*answers].concat();
+        let (window_tokens, most_output_tokens) = self.largest(&all);
         self.check_fallbacks(&place, (&fallbacks, model), None).await?;
         let of_path = self.price_of_path(&place, &entry.model).filter(|_| route.is_none());
         let prices = || match route {
@@ -458,21 +468,22 @@ impl Journal {
         let answered = self.state.answered.get(&(tenant, (upstream.to_owned(), own.clone())));
         // An upstream that answers one name by another model may do so for any.
         let any = || self.state.answered.get(&(tenant, (upstream.to_owned(), String::new())));
-        answered.or_else(any).map_or(own, |(answered, _)| self.counted_as(upstream, &answered))
+        answered.or_else(any).map_or(own, |answered| self.counted_as(upstream, &answered.last.0))
     }
 
     /// Waits until it is known which model answers for each name without a price, if budgets depend on that: of several
     /// requests for such names one is sent first, and the others are held as what answered it.
     /// Returns the place of the first, to be given up when it has ended.
-    async fn first_to_ask<'m>(
+    async fn first_to_ask(
         &self,
         party: Party<'_>,
         upstream: &str,
-        models: impl Iterator<Item = &'m str>,
+        models: &[&str],
     ) -> Result<Option<OwnedMutexGuard<()>>, ProxyError> {
         let tenant = party.0.tenant;
-        let unpriced = models.filter(|model| self.price(upstream, None, model).is_none());
-        let alias = |model| (tenant, (upstream.to_owned(), self.counted_as(upstream, model)));
+        let unpriced = models.iter().filter(|model| self.price(upstream, None, model).is_none());
+        let alias =
+            |model: &&str| (tenant, (upstream.to_owned(), self.counted_as(upstream, model)));
         let aliases: Vec<Alias> = unpriced.map(alias).collect();
         let is_known = || aliases.iter().all(|own| self.state.answered.get(own).is_some());
         if is_known() || !self.state.budgets.depend_on_model(party).await {
@@ -489,16 +500,29 @@ impl Journal {
     pub(crate) fn note_answered(&self, intent: &Intent, asked: Option<&str>, answered: &str) {
         let own = asked.unwrap_or(&intent.model);
         let is_unpriced = || self.price(&intent.upstream, None, own).is_none();
-        if own.is_empty() || answered == own && !is_unpriced() {
+        // A body without a name has a stored prompt; other paths are not read.
+        let is_unread = own.is_empty() && bound::route(&intent.route).is_none();
+        if is_unread || answered == own && !is_unpriced() {
             return;
         }
-        let is_recent =
-            |(known, at): &(String, Instant)| known == answered && at.elapsed() < ANSWERED_FOR / 2;
         let note = |name: &str| {
             let alias = (intent.caller.tenant, (intent.upstream.clone(), name.to_owned()));
-            if !self.state.answered.get(&alias).as_ref().is_some_and(is_recent) {
-                self.state.answered.insert(&alias, (answered.to_owned(), Instant::now()));
+            let known = self.state.answered.get(&alias);
+            let is_recent = |known: &Answered| {
+                known.last.0 == answered && known.last.1.elapsed() < ANSWERED_FOR / 2
+            };
+            if known.as_ref().is_some_and(is_recent) {
+                return;
             }
+            let last = (answered.to_owned(), Instant::now());
+            let is_dearer = |(own, at): &(String, Instant)| {
+                own != answered
+                    && at.elapsed() < VARIES_FOR
+                    && self.rates(own) > self.rates(answered)
+            };
+            let dearest = known.map(|known| known.dearest).filter(is_dearer);
+            let dearest = dearest.unwrap_or_else(|| last.clone());
+            self.state.answered.insert(&alias, Answered { last, dearest });
         };
         note(own);
         if answered != own && is_unpriced() {
@@ -506,8 +530,27 @@ impl Journal {
         }
     }
 
-    /// Returns the prices that a request may be billed at: its own, that of the model that answered the last
-    /// one, and those of the models that may answer instead.
+    /// Returns the prices of output and input of a model, to compare it with others.
+    fn rates(&self, model: &str) -> Option<(u64, u64)> {
+        let rates = &self.config.models.price(model)?.rates;
+        Some((rates.output_nano_usd_per_mtok(), rates.input_nano_usd_per_mtok()))
+    }
+
+    /// Returns the models that a name counts as in a hold: the last one that answered for it, and of several the
+    /// dearest; none for a name that has a price, unless another one has answered lately.
+    fn answers_of(&self, tenant: Tenant, upstream: &str, asked: &str) -> Vec<String> {
+        let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, asked)));
+        let is_priced = self.price(upstream, None, asked).is_some();
+        let any = || self.state.answered.get(&(tenant, (upstream.to_owned(), String::new())));
+        let answered = self.state.answered.get(&alias);
+        let answered = answered.or_else(|| any().filter(|_| !is_priced));
+        let all = answered.into_iter().flat_map(|answered| [answered.last, answered.dearest]);
+        let expected = all.filter(|(_, at)| !is_priced || at.elapsed() < ANSWERED_FOR);
+        expected.map(|(model, _)| model).collect()
+    }
+
+    /// Returns the prices that a request may be billed at: its own, those of the models that answered for its names,
+    /// and those of the models that may answer instead.
     fn prices_before(
         &self,
         tenant: Tenant,
@@ -515,16 +558,12 @@ impl Journal {
         asked: &str,
         fallbacks: &[String],
     ) -> Vec<&Price> {
-        let alias = (tenant, (upstream.to_owned(), self.counted_as(upstream, asked)));
-        let of_name = self.price(upstream, None, asked);
-        let answered = self.state.answered.get(&alias);
-        let answered = answered.filter(|(_, at)| of_name.is_none() || at.elapsed() < ANSWERED_FOR);
-        let of_answer =
-            answered.and_then(|(answered, _)| self.price(upstream, Some(&answered), asked));
-        let own = [of_name, of_answer];
-        let counted = |model| self.counted_for(tenant, upstream, model);
-        let others = fallbacks.iter().map(|model| self.price(upstream, None, &counted(model)));
-        own.into_iter().chain(others).flatten().collect()
+        let prices = names(asked, fallbacks).into_iter().flat_map(|name| {
+            let answers = self.answers_of(tenant, upstream, name);
+            let of_answers = answers.iter().map(|own| self.price(upstream, Some(own), name));
+            of_answers.chain([self.price(upstream, None, name)]).collect::<Vec<_>>()
+        });
+        prices.flatten().collect()
     }
 
     /// Returns the price of a request that was answered; on a path without a bound, that of a request at least.
@@ -657,6 +696,11 @@ impl Drop for Unsent<'_> {
             drop(place);
         });
     }
+}
+
+/// Returns the names of all models that may answer a request.
+fn names<'a>(model: &'a str, fallbacks: &'a [String]) -> Vec<&'a str> {
+    [model].into_iter().chain(fallbacks.iter().map(String::as_str)).collect()
 }
 
 /// Reads what a request allows its provider to charge for; `None` if the body is no JSON object.

@@ -597,6 +597,35 @@ async fn other_models_are_held_at_what_they_may_cost() {
     }
 }
 
+/// A router answers one name by a cheap model and by a dear one.
+#[tokio::test]
+async fn a_name_that_a_router_answers_is_held_as_the_dearest_answer() {
+    let upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", r#"{"passthrough":true}"#).await;
+    set(&weir.store, "all/usd/total", "100").await;
+    let mut bounded = Bounded { weir, upstream, key };
+    let file = json!({"model": "openrouter/auto", "max_tokens": 10, "messages": [
+        {"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]});
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 10});
+    let by = |model: &str| answer(CHAT, usage.clone(), json!({"model": model}));
+    let body = request(CHAT, file);
+    for model in ["gemini-2.5-pro", "gpt-5-nano"] {
+        bounded.billed(CHAT, &body, &by(model)).await;
+    }
+    let (held, _) = bounded.billed(CHAT, &body, &by("gpt-5-nano")).await;
+    // A million tokens above the step at $2.50.
+    assert!(held >= 2_500_000_000, "{held}");
+    // A prompt by its id has no name.
+    let stored = json!({"prompt": {"id": "p"}, "input": "hi", "max_output_tokens": 10});
+    let usage = json!({"input_tokens": 5, "output_tokens": 10});
+    let best = answer(RESPONSES, usage, json!({"model": "gpt-4o"}));
+    for is_known in [false, true] {
+        let (held, _) = bounded.billed(RESPONSES, &stored, &best).await;
+        assert!(held >= 2_000_000_000 || !is_known, "{held}");
+    }
+}
+
 /// Of requests for a name that nobody has answered yet, one is sent first; the others are held as what
 /// answered it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
