@@ -192,19 +192,20 @@ const COSTS: [&str; 10] = [
 ];
 
 /// Fees that lists leave out, by the beginning of a bare name, in the form of a catalogue: searches of the web
-/// in dollars per thousand, and sound per million tokens. Sources: the pages on pricing of Anthropic and OpenAI.
+/// and calls of other tools in cents per thousand, and sound per million tokens. Sources: the pages on pricing of
+/// Anthropic and OpenAI.
 const FEES: [(&str, &[(Kind, u64)]); 11] = [
-    ("claude-", &[(Kind::WebSearch, 10)]),
-    ("gpt-4o-search-preview", &[(Kind::WebSearch, 25)]),
-    ("gpt-4o-mini-search-preview", &[(Kind::WebSearch, 25)]),
-    ("gpt-audio-mini", &[(Kind::AudioInput, 10), (Kind::AudioOutput, 20)]),
-    ("gpt-audio", &[(Kind::AudioInput, 32), (Kind::AudioOutput, 64)]),
-    ("gpt-realtime-mini", &[(Kind::AudioInput, 10), (Kind::AudioOutput, 20)]),
-    ("gpt-realtime", &[(Kind::AudioInput, 32), (Kind::AudioOutput, 64)]),
-    ("gpt-4", &[(Kind::WebSearch, 25)]),
-    ("gpt-5", &[(Kind::WebSearch, 10)]),
-    ("o3", &[(Kind::WebSearch, 10)]),
-    ("o4", &[(Kind::WebSearch, 10)]),
+    ("claude-", &[(Kind::WebSearch, 1_000)]),
+    ("gpt-4o-search-preview", &[(Kind::WebSearch, 2_500)]),
+    ("gpt-4o-mini-search-preview", &[(Kind::WebSearch, 2_500)]),
+    ("gpt-audio-mini", &[(Kind::AudioInput, 1_000), (Kind::AudioOutput, 2_000)]),
+    ("gpt-audio", &[(Kind::AudioInput, 3_200), (Kind::AudioOutput, 6_400)]),
+    ("gpt-realtime-mini", &[(Kind::AudioInput, 1_000), (Kind::AudioOutput, 2_000)]),
+    ("gpt-realtime", &[(Kind::AudioInput, 3_200), (Kind::AudioOutput, 6_400)]),
+    ("gpt-4", &[(Kind::WebSearch, 2_500), (Kind::ToolCall, 250)]),
+    ("gpt-5", &[(Kind::WebSearch, 1_000), (Kind::ToolCall, 250)]),
+    ("o3", &[(Kind::WebSearch, 1_000), (Kind::ToolCall, 250)]),
+    ("o4", &[(Kind::WebSearch, 1_000), (Kind::ToolCall, 250)]),
 ];
 
 const CLAUDE_3_SONNET: &str = "in 3 cached 0.3 write 3.75 write1h 6 out 15";
@@ -249,10 +250,10 @@ const IN_REGION: [&str; 6] = [
 fn with_fees(name: &str, mut price: Price) -> Price {
     let bare = names::bare(name);
     let own = FEES.iter().find(|(start, _)| bare.starts_with(start));
-    for (kind, dollars) in own.into_iter().flat_map(|(_, fees)| *fees) {
+    for (kind, cents) in own.into_iter().flat_map(|(_, fees)| *fees) {
         let all = price.tiers.iter_mut().map(|tier| &mut tier.rates).chain([&mut price.rates]);
         for rates in all.filter(|rates| rates.get(*kind).is_none()) {
-            *rates = rates.with(*kind, dollars * NANO_USD);
+            *rates = rates.with(*kind, cents * (NANO_USD / 100));
         }
     }
     // Other clouds have names with a version or a place behind them, and regions of their own.

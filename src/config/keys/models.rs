@@ -90,7 +90,7 @@ const RATES: &[Key] = keys! {
     image_output_usd_per_mtok = "40", RATE, NextRequest;
     /// A thousand web searches of the provider's.
     web_search_usd_per_1k = "10", FEE, NextRequest;
-    /// A thousand calls of the provider's other tools, such as code execution and file search.
+    /// A thousand calls of the provider's other tools, such as file search; a session of code counts as 12 (OpenAI: $0.0025 and $0.03).
     tool_call_usd_per_1k = "2.50", FEE, NextRequest;
     /// A generated image.
     image_usd_each = "0.04", FEE, NextRequest;

@@ -7,6 +7,7 @@ use crate::upstream::{Endpoint, Naming, Route};
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::allowance::{Allowance, LEAST_THINKING_TOKENS};
+use weir_engine::wire::usage::SESSION_CALLS;
 use weir_store::budget::{Ask, Kind, Most, OutputBound, Pieces, Price, ServiceTier};
 
 /// Output that answers of a model rarely exceed, assumed until enough of its answers were seen.
@@ -326,7 +327,9 @@ impl Prompt {
         let attempts = 1 + allowance.more_attempts;
         let calls = [allowance.searches, allowance.tool_calls]
             .map(|calls| if calls == u64::MAX { most_calls } else { calls });
-        let [web_searches, tool_calls] = calls.map(|calls| calls.saturating_mul(attempts));
+        let sessions = allowance.sessions.saturating_mul(SESSION_CALLS);
+        let [web_searches, tool_calls] = [calls[0], calls[1].saturating_add(sessions)]
+            .map(|calls| calls.saturating_mul(attempts));
         let calls = calls[0].saturating_add(calls[1]);
         let inferences = match allowance.most_calls {
             Some(most) => calls.min(most),

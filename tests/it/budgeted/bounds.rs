@@ -284,7 +284,7 @@ fn content_and_tools() -> Vec<Cell> {
             code,
             call,
             json!({"input_tokens": 2 * WINDOW_TOKENS, "output_tokens": 100}),
-            0.532384,
+            0.559884,
         ),
         ("audio", CHAT, audio, none, heard, 0.015805),
     ]
@@ -574,6 +574,16 @@ fn beyond_the_output() -> Vec<Named> {
         (CHAT, qwen(json!({"enable_thinking": true})), 0.15),
         (CHAT, qwen(json!({"enable_thinking": true, "thinking_budget": 900})), 0.002_28),
     ]
+}
+
+/// A session of code costs $0.03, and a search in files $0.0025.
+fn fees() -> Vec<Named> {
+    let code = json!({"model": "gpt-4o-mini", "max_output_tokens": 16, "max_tool_calls": 1,
+        "service_tier": "default", "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]});
+    let files = json!({"model": "gpt-5-nano", "max_output_tokens": 16, "max_tool_calls": 30,
+        "service_tier": "default", "tools": [{"type": "file_search", "vector_store_ids": ["v"]}]});
+    // Two prompts of the window, and one each for thirty searches.
+    vec![(RESPONSES, code, 0.0684), (RESPONSES, files, 0.695)]
 }
 
 #[tokio::test]

@@ -125,6 +125,8 @@ pub struct Allowance {
     pub searches: u64,
     /// Calls of other tools at the provider; `u64::MAX` without a limit.
     pub tool_calls: u64,
+    /// Tools whose code runs in a container: each is a session with a fee of its own.
+    pub sessions: u64,
     /// Most calls of all these tools together (`max_tool_calls`), if the protocol has such a limit.
     pub most_calls: Option<u64>,
     /// Images that the provider fetches.
@@ -382,6 +384,8 @@ impl Allowance {
                 self.fallbacks.push(IMAGE_MODEL.to_owned());
             }
         }
+        let has_session = ["code_interpreter", "shell"].contains(&kind.as_ref());
+        self.sessions = self.sessions.saturating_add(has_session.into());
         self.models(models);
     }
 
@@ -1062,6 +1066,7 @@ mod tests {
         assert_eq!(calls(tools(twice)), (9, 0));
         let hosted = r#"{"type":"shell","environment":{"type":"container_auto"}}"#;
         assert_eq!(calls(tools(hosted)), (0, most));
+        assert_eq!((tools(hosted).sessions, tools(r#"{"type":"file_search"}"#).sessions), (1, 0));
         assert_eq!(of(r#"{"search_parameters":{}}"#).searches, most);
         assert_eq!(of(r#"{"extra_body":{"enable_search":true}}"#).searches, most);
         for model in ["gpt-4o-search-preview", "gpt-5-search-api", "groq/compound"] {

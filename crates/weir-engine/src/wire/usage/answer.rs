@@ -217,11 +217,15 @@ impl ToolCalls {
 
     /// Returns the calls of other tools that are charged.
     fn charged(&self) -> Option<u64> {
-        let sessions = Some(self.containers.len() as u64).filter(|sessions| *sessions > 0);
+        let sessions = self.containers.len() as u64 * SESSION_CALLS;
+        let sessions = Some(sessions).filter(|sessions| *sessions > 0);
         self.others.map(|others| others.saturating_add(sessions.unwrap_or(0))).or(sessions)
     }
 }
 
+/// Calls that a session of code costs as much as: OpenAI's fees are $0.03 a session and $0.0025 a search in files (its
+/// page on pricing).
+pub const SESSION_CALLS: u64 = 12;
 /// Maximum number of different containers in one answer.
 const MAX_CONTAINERS: usize = 64;
 
@@ -277,8 +281,11 @@ impl<'de> Elements<'de> for ToolCalls {
                 let container = item.container.map_or("", RawValue::get);
                 return self.run_in(xxhash_rust::xxh3::xxh3_64(container.as_bytes()));
             }
-            // Their fee is one a call or a session.
-            Some(r#""file_search_call""# | r#""code_interpreter_call""#) => &mut self.others,
+            Some(r#""code_interpreter_call""#) => {
+                self.others = Some(self.others.unwrap_or(0) + SESSION_CALLS);
+                return;
+            }
+            Some(r#""file_search_call""#) => &mut self.others,
             Some(r#""image_generation_call""#) => {
                 self.pictures += 1;
                 return;

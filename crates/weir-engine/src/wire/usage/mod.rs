@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::json;
 use super::sse::{Event, Part, Splitter};
+pub use answer::SESSION_CALLS;
 use answer::{Answer, ToolCalls};
 use figures::Named;
 pub use figures::{InnerUsage, Usage};
