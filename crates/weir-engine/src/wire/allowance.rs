@@ -2,12 +2,16 @@
 //! tools that run at the provider, content that lies elsewhere, audio, images, tiers and lifetimes. Reads
 //! any JSON body; changes nothing. A fact that cannot be read counts as its most expensive value.
 
+mod named;
+
 use std::borrow::Cow;
 
 use memchr::memmem;
 
 use super::body::FALLBACKS;
 use super::{Protocol, Request, json};
+use named::has_references;
+pub use named::{inner_models, items_tools, models_in};
 
 /// Names of output limits: OpenAI's, then those of llama.cpp, Text Generation Inference, Ollama, Hugging
 /// Face, Google and older servers.
@@ -566,91 +570,10 @@ fn is_off(raw: &str) -> bool {
     is_no(raw) || switches.into_iter().any(|own| !own.is_empty() && own.into_iter().all(is_no))
 }
 
-/// Returns the lists of tools that items of Responses declare or load: additional ones, and those of a search.
-pub fn items_tools(input: &str) -> Vec<&str> {
-    let text = input.as_bytes();
-    if memmem::find(text, b"tools\"").is_none() && memmem::find(text, b"\\u00").is_none() {
-        return Vec::new();
-    }
-    let items = json::elements(input).unwrap_or_default().into_iter();
-    items.filter_map(|item| json::member(item, "tools")).collect()
-}
-
-/// Returns the models that a value names: a list of names, of requests to models, or of lists by the model that they
-/// stand in for. A part of another form is an empty name.
-pub fn models_in(raw: &str) -> Vec<Cow<'_, str>> {
-    named_models(raw, MAX_GROUPS)
-}
-
-fn named_models(raw: &str, depth: u32) -> Vec<Cow<'_, str>> {
-    let name = |raw| vec![json::string(raw).unwrap_or_default()];
-    let Some(depth) = depth.checked_sub(1) else { return name(raw) };
-    let inner: Vec<&str> = match (json::elements(raw), json::members(raw)) {
-        (Some(elements), _) => elements,
-        (None, Some(members)) => match members.iter().find(|(name, _)| name == "model") {
-            Some((_, raw)) => return name(raw),
-            None => members.into_iter().map(|(_, raw)| raw).collect(),
-        },
-        (None, None) => return name(raw),
-    };
-    inner.into_iter().flat_map(|raw| named_models(raw, depth)).collect()
-}
-
-/// Returns the models that a tool at the provider or a plugin names for inferences of its own, such as an advisor.
-/// OpenRouter's tools have them in `parameters` (its guides to server tools and to Fusion).
-pub fn inner_models(object: &str) -> Vec<Cow<'_, str>> {
-    const NAMES: [&str; 3] = ["model", "models", "analysis_models"];
-    let members = json::members(object).unwrap_or_default();
-    let settings = members.iter().filter(|(name, _)| name == "parameters");
-    let settings = settings.flat_map(|(_, raw)| json::members(raw).unwrap_or_default());
-    let all = members.iter().cloned().chain(settings);
-    let named = all.filter(|(name, raw)| NAMES.contains(&name.as_ref()) && *raw != "null");
-    named.flat_map(|(_, raw)| models_in(raw)).collect()
-}
-
 /// Reads an output limit. Outside Messages 0 is none, as -1 is: Ollama stops only at a limit above it.
 pub(super) fn output_limit(raw: &str, protocol: Option<Protocol>) -> Option<u64> {
     let is_counted = |tokens: &u64| *tokens > 0 || protocol == Some(Protocol::Messages);
     json::count(raw).filter(is_counted)
-}
-
-/// Whether an item of Responses refers to an earlier one: it has neither type nor role, or an ID in place of its
-/// content. OpenAI takes that from its store (its guide to conversation state).
-fn has_references(members: &Members<'_>) -> bool {
-    let input = members.iter().find(|(name, _)| name == "input").map(|(_, raw)| *raw);
-    let items = input.and_then(json::elements).unwrap_or_default();
-    items.iter().filter_map(|item| json::members(item)).any(|item| {
-        let says = |key: &str| {
-            let is_empty = |raw: &str| ["null", "[]", "{}", "\"\""].contains(&raw);
-            item.iter().any(|(name, raw)| name == key && !is_empty(raw))
-        };
-        let types = item.iter().filter(|(name, _)| name == "type");
-        let mut kinds = types.filter_map(|(_, raw)| json::string(raw));
-        let contents: &[&str] = match kinds.find_map(|kind| contents(&kind)) {
-            Some(contents) => contents,
-            None if !says("type") && !says("role") => return true,
-            None => return false,
-        };
-        says("id") && !contents.iter().any(|name| says(name))
-    })
-}
-
-/// Returns the members that hold the content of items of this type; `None` if it is theirs in other ways.
-fn contents(kind: &str) -> Option<&'static [&'static str]> {
-    Some(match kind {
-        // A summary is not all of it.
-        "reasoning" => &["encrypted_content", "content"],
-        "image_generation_call" => &["result"],
-        "file_search_call" => &["results"],
-        "code_interpreter_call" => &["outputs"],
-        "mcp_call" => &["output", "error"],
-        "compaction" | "context_compaction" => &["encrypted_content"],
-        "message" => &["content"],
-        kind if kind.ends_with("_call") => {
-            &["action", "actions", "arguments", "input", "name", "operation"]
-        }
-        _ => return None,
-    })
 }
 
 /// Whether a limit that every provider of the protocol obeys is given, and none is unreadable.
@@ -996,34 +919,6 @@ mod tests {
         assert_eq!(of(thinking).thinking_tokens, 5000);
         assert_eq!(of(r#"{"extra_body":{"thinking":{"budget_tokens":7}}}"#).thinking_tokens, 7);
         assert_eq!(of(r#"{"tools":[{"type":"advisor_20260301","model":"m"}]}"#).fallbacks, ["m"]);
-        for (body, names, tool_calls) in [
-            (
-                r#"{"tools":[{"type":"openrouter:advisor","parameters":{"model":"m"}}]}"#,
-                vec!["m"],
-                u64::MAX,
-            ),
-            (
-                r#"{"tools":[{"type":"openrouter:fusion","parameters":{"analysis_models":["a","b"],"model":"c"}}]}"#,
-                vec!["a", "b", "c"],
-                u64::MAX,
-            ),
-            (
-                r#"{"tools":[{"type":"openrouter:image_generation","parameters":{"model":"m"}}]}"#,
-                vec!["m"],
-                u64::MAX,
-            ),
-            (
-                r#"{"plugins":[{"id":"fusion","analysis_models":["a","b"],"model":"c"}]}"#,
-                vec!["a", "b", "c"],
-                u64::MAX,
-            ),
-            (r#"{"plugins":[{"id":"web"}]}"#, vec![], 0),
-            (r#"{"tools":[{"type":"function","parameters":{"model":"m"}}]}"#, vec![], 0),
-        ] {
-            let read = of(body);
-            assert_eq!(read.fallbacks, names, "{body}");
-            assert_eq!(read.tool_calls, tool_calls, "{body}");
-        }
         let advisors = vec![r#"{"type":"advisor_20260301","model":"m"}"#; MAX_FALLBACKS].join(",");
         let many = of(&format!(r#"{{"models":["a","b"],"tools":[{advisors}]}}"#));
         assert_eq!(many.fallbacks.len(), MAX_FALLBACKS, "a body chooses their number");
@@ -1046,6 +941,7 @@ mod tests {
             (r#"{"type":"web_search_preview"}"#, (most, 0)),
             (r#"{"google_search":{}}"#, (most, 0)),
             (r#"{"type":"code_interpreter"}"#, (0, most)),
+            (r#"{"type":"shell","environment":{"type":"container_auto"}}"#, (0, most)),
             (
                 r#"{"type":"web_search_20250305","max_uses":3},{"type":"web_fetch_20250910","max_uses":2}"#,
                 (3, 2),
@@ -1064,9 +960,6 @@ mod tests {
         assert_eq!(calls(tools(r#"{"type":"shell"}"#)), (0, 0));
         let twice = r#"{"type":"custom","type":"web_search_20250305","max_uses":1,"max_uses":9}"#;
         assert_eq!(calls(tools(twice)), (9, 0));
-        let hosted = r#"{"type":"shell","environment":{"type":"container_auto"}}"#;
-        assert_eq!(calls(tools(hosted)), (0, most));
-        assert_eq!((tools(hosted).sessions, tools(r#"{"type":"file_search"}"#).sessions), (1, 0));
         assert_eq!(of(r#"{"search_parameters":{}}"#).searches, most);
         assert_eq!(of(r#"{"extra_body":{"enable_search":true}}"#).searches, most);
         for model in ["gpt-4o-search-preview", "gpt-5-search-api", "groq/compound"] {
@@ -1101,6 +994,45 @@ mod tests {
         assert_eq!(of(anthropics).hidden_tokens, 0);
         for named in [r#"{"model":"anthropic/Claude-x","#, r#"{"models":["anthropic/Claude-x"],"#] {
             assert_eq!(of(&anthropics.replacen('{', named, 1)).hidden_tokens, 346 + 245);
+        }
+    }
+
+    #[test]
+    fn models_inside_tools_and_plugins_are_named() {
+        for (body, names, tool_calls) in [
+            (
+                r#"{"tools":[{"type":"openrouter:advisor","parameters":{"model":"m"}}]}"#,
+                vec!["m"],
+                u64::MAX,
+            ),
+            (
+                r#"{"tools":[{"type":"openrouter:fusion","parameters":{"analysis_models":["a","b"],"model":"c"}}]}"#,
+                vec!["a", "b", "c"],
+                u64::MAX,
+            ),
+            (
+                r#"{"tools":[{"type":"openrouter:image_generation","parameters":{"model":"m"}}]}"#,
+                vec!["m"],
+                u64::MAX,
+            ),
+            (
+                r#"{"plugins":[{"id":"fusion","analysis_models":["a","b"],"model":"c"}]}"#,
+                vec!["a", "b", "c"],
+                u64::MAX,
+            ),
+            (r#"{"plugins":[{"id":"web"}]}"#, vec![], 0),
+            (r#"{"tools":[{"type":"function","parameters":{"model":"m"}}]}"#, vec![], 0),
+        ] {
+            let read = of(body);
+            assert_eq!(read.fallbacks, names, "{body}");
+            assert_eq!(read.tool_calls, tool_calls, "{body}");
+        }
+        for (tool, sessions) in [
+            (r#"{"type":"shell","environment":{"type":"container_auto"}}"#, 1),
+            (r#"{"type":"code_interpreter"}"#, 1),
+            (r#"{"type":"file_search"}"#, 0),
+        ] {
+            assert_eq!(of(&format!(r#"{{"tools":[{tool}]}}"#)).sessions, sessions, "{tool}");
         }
     }
 
