@@ -169,7 +169,7 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
         } else if received.role(from) == "user" {
             let is_last = from + 1 == received.messages().len();
             (change.notes, change.has_tail) = notes(own, theirs, is_last)?;
-        } else if received.is_result(from) {
+        } else if received.is_result(from) || received.role(from) == "assistant" {
             clips(own, theirs)?;
             change.clipped = true;
         } else {
