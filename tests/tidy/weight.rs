@@ -27,8 +27,8 @@ const MOST_LINES: &[(&str, usize)] = &[
     // The compressor that judges whole messages.
     ("crates/weir-bench/src/", 1700),
     // The bill of conversations by the rules of providers' caches, readers of logs of gateways and agents, the
-    // cheapest compactions, and the comparison with providers' exports.
-    ("crates/weir-eval/src/", 5705),
+    // cheapest compactions, and the comparison with what providers' exports hold.
+    ("crates/weir-eval/src/", 5821),
     // Savings that observe mode plans; amounts and numbers for people; budgets of conversations. Regions in prices.
     ("crates/weir-store/src/", 12_400),
     // Connections without a request give way, and a token reads the metrics alone.

@@ -189,7 +189,8 @@ fn whole_text(whole: &RawValue, protocol: Option<Protocol>) -> Option<Result<Rea
                 add_records(raw, (place + 1, MOST_LISTS), protocol, &mut left_out, &mut found);
             }
             let form = elements.iter().find_map(|raw| form(raw));
-            if let Some(form) = form.filter(|form| !found.is_empty() || is_export(*form)) {
+            let is_list = |form: &TextForm| *form == TextForm::Trace || is_export(*form);
+            if let Some(form) = form.filter(|form| !found.is_empty() || is_list(form)) {
                 return Some(ReadText::new(form, found, left_out));
             }
         }
@@ -201,7 +202,7 @@ fn whole_text(whole: &RawValue, protocol: Option<Protocol>) -> Option<Result<Rea
     let recorded = match form {
         Some(TextForm::GeminiCli) => gemini::gemini_cli(&[whole]),
         Some(TextForm::Opencode) => opencode::conversations(&line),
-        Some(form) if is_export(form) => {
+        Some(form) if is_export(form) || listed(&line).is_some() => {
             add_records(text, (1, MOST_LISTS), protocol, &mut left_out, &mut found);
             found
         }
@@ -235,7 +236,8 @@ fn form(line: &str) -> Option<TextForm> {
         _ if opencode::is_export(&line) => Some(TextForm::Opencode),
         _ if gemini::is_session(&line) => Some(TextForm::GeminiCli),
         _ if otel::spans(&line, raw.get()).is_some() => Some(TextForm::OpenTelemetry),
-        _ if langfuse::is_observation(&line) || listed(&line).is_some() => Some(TextForm::Langfuse),
+        _ if langfuse::is_observation(&line) => Some(TextForm::Langfuse),
+        _ if let Some(list) = listed(&line) => form(list[0]).or(Some(TextForm::Langfuse)),
         _ if has("request_created_at") || has("request_body") => Some(TextForm::Helicone),
         _ if has("messages") || has("input") => Some(TextForm::Trace),
         "" => (has("body") || has("request")).then_some(TextForm::Trace),
@@ -248,11 +250,15 @@ fn form(line: &str) -> Option<TextForm> {
     }
 }
 
-/// Returns the observations of a trace or of a page, or the traces of a page.
+/// Returns the observations of a trace or of a page, the traces of a page, or the rows of one of LiteLLM's.
 fn listed<'a>(line: &LineMembers<'a>) -> Option<Vec<&'a str>> {
     let is_one = |raw: &&str| {
         let own = LineMembers::of(raw);
-        own.is_some_and(|own| langfuse::is_observation(&own) || own.get("observations").is_some())
+        own.is_some_and(|own| {
+            langfuse::is_observation(&own)
+                || own.get("observations").is_some()
+                || logs::is_log(&own)
+        })
     };
     let list = ["observations", "data"].into_iter().find_map(|name| line.get(name));
     list.and_then(json::elements).filter(|list| list.first().is_some_and(is_one))
@@ -285,11 +291,7 @@ fn add_records(
         }
         None => {
             let read = logs::request(raw, number, protocol);
-            let reason = match line.get("request_created_at") {
-                Some(_) => "has no bodies: Helicone exports them with --include-body",
-                None => "has neither messages nor input",
-            };
-            vec![read.map(Some).ok_or(reason)]
+            vec![read.map(Some).ok_or_else(|| logs::reason(&line))]
         }
     };
     for read in read {

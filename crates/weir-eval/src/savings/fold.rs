@@ -46,13 +46,13 @@ impl Folded {
     pub fn conversation(&self) -> Result<Conversation, String> {
         let Self { recorded, lengths, .. } = self;
         let read = Conversation::read(&recorded.body, 1, Some(recorded.protocol));
-        let mut own = read.map_err(|error| format!("{}: {error}", recorded.id))?;
+        let mut own = read.map_err(|error| recorded.refusal(&error))?;
         own.id.clone_from(&recorded.id);
         if let Some(lengths) = lengths {
             own.turns.clone_from(lengths);
         }
         match own.turns.iter().any(|length| *length > own.messages.len()) {
-            true => Err(format!("{}: its messages are given twice", recorded.id)),
+            true => Err(recorded.refusal("its messages are given twice")),
             false => Ok(own),
         }
     }
@@ -74,7 +74,7 @@ pub fn fold(all: Vec<Recorded>) -> (Vec<Folded>, Vec<String>) {
         match chain(&recorded) {
             Ok(chain) if recorded.is_request => requests.push((recorded, chain)),
             Ok(chain) => others.push((recorded, chain)),
-            Err(error) => refused.push(format!("{}: {error}", recorded.id)),
+            Err(error) => refused.push(recorded.refusal(&error)),
         }
     }
     let mut drafts = without_repeated(others);
@@ -324,7 +324,13 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named() {
         let broken = Recorded { id: "x".to_owned(), body: "{".to_owned(), ..Recorded::default() };
-        let (drafts, refused) = fold(vec![broken]);
+        let (drafts, refused) = fold(vec![broken.clone()]);
         assert!(drafts.is_empty() && refused[0].starts_with("x: "), "{refused:?}");
+        // The commands name the file of what has no project.
+        let project = Some("log.json".to_owned());
+        let broken = Recorded { body: r#"{"messages":[7]}"#.to_owned(), project, ..broken };
+        let (drafts, _) = fold(vec![broken]);
+        let error = drafts[0].conversation().expect_err("a number is no message");
+        assert!(error.starts_with("log.json: x: message 0"), "{error}");
     }
 }

@@ -79,7 +79,7 @@ impl History {
     /// If it cannot be read, or a model has no price; the text says so.
     pub(super) fn read(draft: &Folded, models: &Models<'_>) -> Result<Self, Unbilled> {
         let Folded { recorded, lengths, repeats } = draft;
-        let broken = |error| Unbilled::Broken(format!("{}: {error:?}", recorded.id));
+        let broken = |error| Unbilled::Broken(recorded.refusal(&format!("{error:?}")));
         let request =
             recorded.protocol.read(recorded.body.as_bytes(), usize::MAX).map_err(broken)?;
         let conversation = draft.conversation().map_err(Unbilled::Broken)?;

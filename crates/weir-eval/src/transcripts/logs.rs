@@ -18,8 +18,9 @@ const MOST_WRAPPERS: u8 = 2;
 const FAILED: u64 = 400;
 /// Names of the time at which a request was sent.
 const TIMES: [&str; 4] = ["startTime", "start_time", "timestamp", "request_created_at"];
-/// Names of a request's body, and of its answer.
-const BODIES: [&str; 3] = ["body", "request", "request_body"];
+/// Names of a request's body, and of its answer. LiteLLM's database has the body of a chat apart, and nothing
+/// among its messages.
+const BODIES: [&str; 4] = ["body", "request", "request_body", "proxy_server_request"];
 const ANSWERS: [&str; 2] = ["response", "response_body"];
 /// Helicone's name of no answer, in a member that names the one that its cache gave.
 const NO_ANSWER: &str = "00000000-0000-0000-0000-000000000000";
@@ -35,7 +36,7 @@ fn nested(text: &str, number: usize, protocol: Option<Protocol>, wrappers: u8) -
     let line = LineMembers::of(text)?;
     let id = line.text("custom_id").or_else(|| id(&line));
     let id = id.unwrap_or_else(|| format!("line-{number}"));
-    let messages = line.get("messages");
+    let messages = line.get("messages").filter(|raw| !is_empty(&decoded(raw)));
     if let Some(list) = messages.filter(|_| is_log(&line)) {
         let body = body(&line, list)?;
         let protocol = protocol.unwrap_or_else(|| Protocol::recognise(&body));
@@ -91,6 +92,27 @@ pub(crate) fn of_messages(
     Recorded { id, protocol, body, is_request: true, exchanges, ..Recorded::default() }
 }
 
+/// Returns why a record with none of these is no request.
+pub(crate) fn reason(line: &LineMembers<'_>) -> &'static str {
+    let has = |name| line.get(name).is_some();
+    match has("messages") {
+        _ if has("request_created_at") => {
+            "has no bodies: Helicone exports them with --include-body"
+        }
+        _ if has("call_type") => {
+            "has no messages: LiteLLM keeps what is sent if store_prompts_in_spend_logs is on"
+        }
+        true => "has no messages",
+        false => "has neither messages nor input",
+    }
+}
+
+/// Whether JSON has nothing in it.
+fn is_empty(raw: &str) -> bool {
+    let inner = raw.trim().strip_prefix(['[', '{']).and_then(|raw| raw.strip_suffix([']', '}']));
+    inner.unwrap_or(raw).trim().is_empty()
+}
+
 /// Returns what a text has, or a member as it is.
 pub(crate) fn decoded(raw: &str) -> Cow<'_, str> {
     json::string(raw).unwrap_or(Cow::Borrowed(raw))
@@ -108,8 +130,9 @@ fn ends_with_answer(list: &str) -> bool {
 }
 
 /// Whether it is a record about a request, rather than the request itself.
-fn is_log(line: &LineMembers<'_>) -> bool {
-    let names = ["call_type", "request_id"].iter().chain(&ANSWERS).chain(&TIMES);
+pub(crate) fn is_log(line: &LineMembers<'_>) -> bool {
+    let names =
+        ["call_type", "request_id", "proxy_server_request"].iter().chain(&ANSWERS).chain(&TIMES);
     names.into_iter().any(|name| line.get(name).is_some())
         || usage_in(line.get("usage")).usage.is_some()
 }
@@ -295,6 +318,36 @@ mod tests {
         }
         let without = r#"{"request_id":"r","call_type":"acompletion","messages":{},"response":{}}"#;
         assert_eq!(request(without, 1, None), None);
+    }
+
+    #[test]
+    fn litellm_has_the_body_of_a_chat_apart() {
+        let body = format!(r#"{{"model":"m","tools":[],"messages":{MESSAGES}}}"#);
+        let usage = r#"{"prompt_tokens":9,"completion_tokens":2}"#;
+        let row = |messages: &str, body: &str| {
+            format!(
+                r#"{{"request_id":"r","call_type":"acompletion","model":"m","startTime":60.0,"messages":{messages},"response":{{"usage":{usage}}},"proxy_server_request":{body}}}"#
+            )
+        };
+        let rows = [
+            row("{}", &body),
+            row(r#""{}""#, &quoted(&body)),
+            row("[]", &format!(r#"{{"url":"u","body":{body}}}"#)),
+        ];
+        let page = format!(r#"{{"data":[{}],"total":1}}"#, rows[0]);
+        for text in rows.iter().cloned().chain([format!("[{}]", rows[0]), page]) {
+            let found = read(&text, None).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let [own] = &found.recorded[..] else { panic!("{text}: one request") };
+            assert_eq!((own.id.as_str(), own.body.as_str()), ("r", body.as_str()), "{text}");
+            assert_eq!((own.is_request, own.exchanges[0].prompt_tokens()), (true, Some(9)));
+        }
+        for bare in ["{}", r#""{}""#, "[]", r#""""#] {
+            let row = row(bare, "{}");
+            for text in [row.clone(), format!("[{row}]")] {
+                let error = read(&text, None).expect_err(&text);
+                assert!(error.starts_with("Line 1 has no messages: LiteLLM"), "{text}: {error}");
+            }
+        }
     }
 
     #[test]

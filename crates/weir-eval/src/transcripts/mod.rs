@@ -31,6 +31,14 @@ pub struct Recorded {
     pub exchanges: Vec<RecordedExchange>,
 }
 
+impl Recorded {
+    /// Says where it comes from, and why it cannot be read.
+    pub(crate) fn refusal(&self, error: &str) -> String {
+        let project = self.project.as_deref().map(|own| format!("{own}: ")).unwrap_or_default();
+        format!("{project}{}: {error}", self.id)
+    }
+}
+
 /// Request of a conversation and its answer, as far as the text knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordedExchange {

@@ -2,9 +2,11 @@
 //! print them. Each call of a model is a request. Reads no files.
 //!
 //! What was sent stands in `gen_ai.input.messages`, of the span or of an event, or in one event for each message,
-//! as older programs write it. Spans of agents and tools sum up others, and are passed over.
+//! as older programs write it; OpenLLMetry has an attribute for each part of a message. Spans of agents and tools
+//! sum up others, and are passed over.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::chat;
 use super::logs::{self, decoded};
@@ -12,8 +14,9 @@ use super::{LineMembers, Recorded, RecordedExchange, quoted};
 use weir_engine::wire::json;
 use weir_engine::wire::usage::{Metered, Usage};
 
-/// Operations that call a model with messages.
-const OPERATIONS: [&str; 3] = ["chat", "text_completion", "generate_content"];
+/// Operations that call a model with messages, and their name.
+const OPERATIONS: [&str; 4] = ["chat", "text_completion", "generate_content", "completion"];
+const OPERATION: [&str; 2] = ["gen_ai.operation.name", "llm.request.type"];
 /// Name of the event that has what was sent.
 const DETAILS: &str = "gen_ai.client.inference.operation.details";
 
@@ -53,6 +56,19 @@ impl<'a> Attributes<'a> {
     /// Returns a count, which JSON may have as a text.
     fn count(&self, name: &str) -> Option<u64> {
         self.get(name)?.trim_matches('"').parse().ok()
+    }
+
+    /// Returns the attributes of each part of a list, such as `role` of `gen_ai.prompt.0.role`, in its order.
+    fn parts(&self, list: &str) -> Vec<Attributes<'_>> {
+        let mut parts = BTreeMap::<usize, Vec<_>>::new();
+        for (name, raw) in &self.0 {
+            let rest = name.strip_prefix(list).and_then(|own| own.strip_prefix('.'));
+            let part = rest.and_then(|own| own.split_once('.'));
+            let Some((number, name)) = part else { continue };
+            let Ok(number) = number.parse() else { continue };
+            parts.entry(number).or_default().push((name.into(), Cow::Borrowed(&**raw)));
+        }
+        parts.into_values().map(Attributes).collect()
     }
 
     /// Returns a value that may be a text with JSON.
@@ -113,7 +129,7 @@ pub(crate) fn request(raw: &str, number: usize) -> ReadSpan {
             .any(|name| own.text(name).as_deref() == Some(DETAILS))
     };
     let own = Attributes::of(span.get("attributes"));
-    let operation = own.text("gen_ai.operation.name");
+    let operation = OPERATION.iter().find_map(|name| own.text(name));
     let is_call = operation.map_or_else(
         || own.get("gen_ai.request.model").is_some(),
         |name| OPERATIONS.contains(&name.as_str()),
@@ -127,9 +143,10 @@ pub(crate) fn request(raw: &str, number: usize) -> ReadSpan {
     let details = Attributes::of(details.and_then(|event| event.get("attributes")));
     let of_either = |name| own.json(name).or_else(|| details.json(name));
     let list = of_either("gen_ai.input.messages").and_then(|raw| retold(&raw));
-    let messages = list.or_else(|| of_events(&events)).ok_or(
-        "has no messages: what is sent is left out, unless the program is told to record content",
-    )?;
+    let messages = list
+        .or_else(|| of_events(&events))
+        .or_else(|| of_prompt(&own))
+        .ok_or("has no messages: what is sent is left out, unless the program records content")?;
     let system = of_either("gen_ai.system_instructions").and_then(|raw| instructions(&raw));
     let messages = match system {
         Some(system) => format!("[{system},{}", &messages[1..]),
@@ -162,10 +179,13 @@ fn sent_ms(span: &LineMembers<'_>) -> Option<u64> {
 fn usage(own: &Attributes<'_>) -> Option<Usage> {
     let count = |name: &str| own.count(&format!("gen_ai.usage.{name}"));
     let input = count("input_tokens").or_else(|| count("prompt_tokens"))?;
-    let read = count("cache_read.input_tokens").unwrap_or(0);
-    let written =
-        count("cache_write.input_tokens").or_else(|| count("cache_creation.input_tokens"));
-    let written = written.unwrap_or(0);
+    let first = |names: &[&str]| names.iter().find_map(|name| count(name)).unwrap_or(0);
+    let read = first(&["cache_read.input_tokens", "cache_read_input_tokens"]);
+    let written = first(&[
+        "cache_write.input_tokens",
+        "cache_creation.input_tokens",
+        "cache_creation_input_tokens",
+    ]);
     let cached = read.saturating_add(written);
     Some(Usage {
         prompt_tokens: Some(if input < cached { input.saturating_add(cached) } else { input }),
@@ -190,6 +210,30 @@ fn of_events(events: &[LineMembers<'_>]) -> Option<String> {
         Some(format!(r#"{{"role":{role},"content":{content}{rest}}}"#))
     };
     let all: Vec<String> = events.iter().filter_map(message).collect();
+    (!all.is_empty()).then(|| format!("[{}]", all.join(",")))
+}
+
+/// Returns the messages of OpenLLMetry's attributes; `None` without any.
+fn of_prompt(own: &Attributes<'_>) -> Option<String> {
+    let message = |own: Attributes<'_>| {
+        let role = own.get("role")?;
+        let calls = own.parts("tool_calls").into_iter().map(|call| {
+            let (id, name) = (call.text("id"), call.text("name"));
+            chat::call(&id.unwrap_or_default(), &name.unwrap_or_default(), call.get("arguments"))
+        });
+        let calls: Vec<String> = calls.collect();
+        let calls = (!calls.is_empty()).then(|| format!(r#","tool_calls":[{}]"#, calls.join(",")));
+        let id = own.get("tool_call_id").map(|raw| format!(r#","tool_call_id":{raw}"#));
+        let rest = [calls, id].into_iter().flatten().collect::<String>();
+        // Parts are a text with JSON.
+        let is_part = |raw: &&str| json::member(raw, "type").is_some();
+        let is_list = |raw: &Cow<'_, str>| json::elements(raw)?.first().map(is_part);
+        let parts = own.json("content").filter(|raw| is_list(raw) == Some(true));
+        let content = parts.or_else(|| own.get("content").map(Cow::Borrowed));
+        let content = content.unwrap_or(Cow::Borrowed("null"));
+        Some(format!(r#"{{"role":{role},"content":{content}{rest}}}"#))
+    };
+    let all: Vec<String> = own.parts("gen_ai.prompt").into_iter().filter_map(message).collect();
     (!all.is_empty()).then(|| format!("[{}]", all.join(",")))
 }
 

@@ -112,6 +112,38 @@ fn older_programs_write_an_event_for_each_message() {
 }
 
 #[test]
+fn openllmetry_writes_attributes_for_each_part() {
+    let prompt = |rest: &str, value: &str| text(&format!("gen_ai.prompt.{rest}"), value);
+    let mut own = vec![
+        text("gen_ai.request.model", "gpt-4o"),
+        text("llm.request.type", "chat"),
+        number("gen_ai.usage.prompt_tokens", 5000),
+        number("gen_ai.usage.completion_tokens", 100),
+        number("gen_ai.usage.cache_read_input_tokens", 4000),
+        // Not in the order of their numbers.
+        prompt("10.role", "user"),
+        prompt("10.content", r#"[{"type":"text","text":"x"}]"#),
+        prompt("0.role", "system"),
+        prompt("0.content", "[1]"),
+        prompt("1.role", "assistant"),
+        prompt("1.tool_calls.0.id", "c"),
+        prompt("1.tool_calls.0.name", "f"),
+        prompt("1.tool_calls.0.arguments", r#"{"a":1}"#),
+        prompt("2.role", "tool"),
+        prompt("2.tool_call_id", "c"),
+        prompt("2.content", "rainy"),
+        text("gen_ai.completion.0.role", "assistant"),
+    ];
+    let found = read(&traces(&span(&own, "")), None).expect("a request").recorded;
+    let expected = r#"{"model":"gpt-4o","messages":[{"role":"system","content":"[1]"},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","content":"rainy","tool_call_id":"c"},{"role":"user","content":[{"type":"text","text":"x"}]}]}"#;
+    assert_eq!(found[0].body, expected);
+    let usage = found[0].exchanges[0].reported.usage.expect("it has one");
+    assert_eq!((usage.prompt_tokens, usage.cached_tokens), (Some(5000), Some(4000)));
+    own[1] = text("llm.request.type", "embedding");
+    assert!(read(&traces(&span(&own, "")), None).is_err(), "embeddings are no conversation");
+}
+
+#[test]
 fn a_trace_without_content_is_named() {
     let error = read(&traces(&span(&facts(), "")), None).expect_err("it has no messages");
     assert!(error.starts_with("Line 1 has no messages: what is sent is left out"), "{error}");
