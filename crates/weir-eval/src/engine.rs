@@ -28,6 +28,8 @@ pub(crate) struct Engine<'a> {
     sent: Vec<SentPiece>,
     /// Number of messages in the previous request.
     length: usize,
+    /// Whether the previous request is within the limit.
+    pub(crate) fits: bool,
     summaries: Option<Stubs>,
 }
 
@@ -76,6 +78,7 @@ impl<'a> Engine<'a> {
             edits: Vec::new(),
             sent: Vec::new(),
             length: 0,
+            fits: true,
             summaries,
         }
     }
@@ -91,7 +94,9 @@ impl<'a> Engine<'a> {
         self.extend(length);
         let stubs = self.summaries.as_ref();
         let summary = |gone: &[usize], _: Space| stubs?.of(gone);
-        let plan = match plan_with(&self.request, &self.options, &summary, &self.at_hand) {
+        let planned = plan_with(&self.request, &self.options, &summary, &self.at_hand);
+        self.fits = planned.is_ok();
+        let plan = match planned {
             Ok(plan) => plan,
             // Judged as far as it came.
             Err(PlanError::CannotFit(unfit)) => unfit.plan,
@@ -107,6 +112,11 @@ impl<'a> Engine<'a> {
             self.edits = plan.changes;
         }
         self.length = length;
+        &self.sent
+    }
+
+    /// Returns the messages of the previous request.
+    pub(crate) fn sent(&self) -> &[SentPiece] {
         &self.sent
     }
 

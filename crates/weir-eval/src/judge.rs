@@ -84,14 +84,21 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Judges the request of turn `place` as it was sent.
+    /// Judges the request of turn `place` as it was sent. Its content counts if that can fit without clipping,
+    /// so that all policies are judged by the same requests.
     pub fn judge(&mut self, place: usize, sent: &[SentPiece]) {
+        let least_tokens = self.conversation.least_tokens(self.conversation.turns[place]);
+        self.judge_fitting(place, sent, least_tokens <= self.budget_tokens);
+    }
+
+    /// Judges the request of turn `place`, and its content if `fits`.
+    pub(crate) fn judge_fitting(&mut self, place: usize, sent: &[SentPiece], fits: bool) {
         let conversation = self.conversation;
         let full_tokens = conversation.full_tokens(conversation.turns[place]);
         let sent_tokens = sent.iter().map(|piece| piece.tokens(conversation)).sum();
         self.judge_cost(full_tokens, sent_tokens, sent);
         self.sizes.push((full_tokens, sent_tokens));
-        self.judge_content(place, sent, sent_tokens);
+        self.judge_content(place, sent, sent_tokens, fits);
         // The next request continues from the last message without its recall.
         self.previous = sent.to_vec();
         self.previous_tokens = sent_tokens;
@@ -109,11 +116,12 @@ impl<'a> Judge<'a> {
     /// continues from the one before it.
     pub fn judge_lost(&mut self, place: usize) {
         self.tally.requests += 1;
-        self.judge_content(place, &[], 0);
+        let least_tokens = self.conversation.least_tokens(self.conversation.turns[place]);
+        self.judge_content(place, &[], 0, least_tokens <= self.budget_tokens);
     }
 
     /// Judges what can be read, if the whole request exceeds the budget.
-    fn judge_content(&mut self, place: usize, sent: &[SentPiece], sent_tokens: u64) {
+    fn judge_content(&mut self, place: usize, sent: &[SentPiece], sent_tokens: u64, fits: bool) {
         let conversation = self.conversation;
         let length = conversation.turns[place];
         let full_tokens = conversation.full_tokens(length);
@@ -122,7 +130,7 @@ impl<'a> Judge<'a> {
             let grown = (full_tokens - first) as f64;
             self.tally.growth_quarters = grown / (self.budget_tokens as f64 / 4.0);
             self.tally.compacted = 1;
-            if conversation.least_tokens(length) > self.budget_tokens {
+            if !fits {
                 self.tally.infeasible += 1;
             } else {
                 self.tally.turns += 1;

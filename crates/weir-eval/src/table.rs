@@ -62,8 +62,9 @@ pub fn short(rows: &[&Row]) -> String {
         _ => format!("{over} requests are above their budget, {broken} rules are broken."),
     };
     if infeasible > 0 {
-        notes +=
-            &format!("\n{infeasible} more requests cannot fit: what must stay exceeds the budget.");
+        notes += &format!(
+            "\n{infeasible} more fit only by clipping, or not at all; they count for the bill alone."
+        );
     }
     format!("{text}\n{LEGEND}{notes}\n--all has all figures.\n")
 }

@@ -228,10 +228,10 @@ fn limited(
         if is_cold && made.is_long_cold() {
             engine.compact_early(*length);
         }
-        judge.judge(place, engine.send(*length));
+        engine.send(*length);
+        let is_unfit = !engine.fits;
+        judge.judge_fitting(place, engine.sent(), engine.fits);
         let (full_tokens, sent_tokens) = judge.sizes[place];
-        let is_unfit =
-            full_tokens > budget_tokens && conversation.least_tokens(*length) > budget_tokens;
         let is_whole = sent_tokens >= full_tokens;
         found.unfit_requests += u64::from(is_unfit);
         found.shortened_requests += u64::from(!is_whole && !is_unfit);
@@ -351,6 +351,30 @@ mod tests {
         assert_eq!(finding.limits[2].shortened_requests, 0);
         assert_eq!((finding.limits[0].unfit_requests, finding.limits[3].unfit_requests), (0, 12));
         assert!(finding.limits.iter().all(|own| own.lost_values <= finding.values));
+    }
+
+    #[test]
+    fn what_the_engine_clips_can_fit() {
+        let result = "a line of the file\\n".repeat(600);
+        let call = |id: usize| {
+            format!(
+                r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"{id}","type":"function","function":{{"name":"bash","arguments":"{{}}"}}}}]}},{{"role":"tool","tool_call_id":"{id}","content":"{result}"}}"#
+            )
+        };
+        let calls: Vec<String> = (0..5).map(call).collect();
+        let body = |user: &str| {
+            format!(
+                r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":"{user}"}},{}]}}"#,
+                calls.join(",")
+            )
+        };
+        let unfit = |user: &str| {
+            let own = Recorded { body: body(user), ..Recorded::default() };
+            let limited = examined(&own, PRICE, &[1000]).limits[0];
+            (limited.unfit_requests, limited.shortened_requests)
+        };
+        assert_eq!(unfit("go"), (0, 4), "each result alone is above the limit");
+        assert_eq!(unfit(&"word ".repeat(2000)).0, 1, "a user's text is never clipped");
     }
 
     #[test]
