@@ -29,6 +29,9 @@ Examples:
   weir replay recorded.jsonl --budget 30% --lost 40
   weir replay recorded.jsonl --budget 30% --show ID --turn 60
 
+Budgets and sizes are those of messages. Tool definitions come on top of them; a
+limit of weir's has them in it, as in `weir savings`.
+
 Columns of --all (retention is the mean over sources with at least 60 cases;
 the bill is pooled; of these, the short table has turns, ref, ctx, sent/full,
 billed and rewrites):
@@ -76,8 +79,8 @@ pub(super) struct ReplayArgs {
     /// are retold as chat completions, with the same texts, calls and results
     #[arg(long, value_name = "NAME", value_parser = super::protocol())]
     protocol: Option<Protocol>,
-    /// Token budget: a share of each conversation's last request, or tokens, for conversations that
-    /// grow to at least a quarter more
+    /// Token budget for messages, without tool definitions: a share of each conversation's last
+    /// request, or tokens, for conversations that grow to at least a quarter more
     #[arg(long = "budget", value_name = "30%|8k", value_parser = Budget::read,
           default_values = ["30%", "50%", "70%", "8k"])]
     budgets: Vec<Budget>,
