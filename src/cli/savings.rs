@@ -70,8 +70,8 @@ pub(super) struct SavingsArgs {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Limit on prompt tokens to try, such as 64k, or one with a name: "window", "step", "economic",
-    /// "cold" (economic, and after pauses) or "optimum"; may be given several times [default: three
-    /// below the largest prompt]
+    /// "cold" (economic, and after pauses) or "optimum" (an estimate by sizes alone); may be given
+    /// several times [default: three below the largest prompt, and economic]
     #[arg(long = "limit", value_name = "TOKENS", value_parser = limit)]
     limits: Vec<TrialLimit>,
     /// Tries all limits with a name
@@ -184,7 +184,8 @@ fn bill(args: &SavingsArgs, config: &Config, drafts: &[Folded]) -> Savings {
         true => {
             let largest_tokens = drafts.first().map_or(0, Folded::about_tokens);
             let below = limits_below(largest_tokens).into_iter();
-            below.map(|tokens| TrialLimit::Goal(Goal::Tokens(tokens))).collect()
+            let below = below.map(|tokens| TrialLimit::Goal(Goal::Tokens(tokens)));
+            below.chain([TrialLimit::ECONOMIC]).collect()
         }
         false if args.compare => TrialLimit::WORDS.map(|(_, tried)| tried).to_vec(),
         false => args.limits.clone(),

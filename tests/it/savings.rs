@@ -504,7 +504,11 @@ fn limits_with_a_name_stand_beside_the_optimum() {
     assert!(cost("economic") < found["nano_usd"].as_u64().expect("a number"), "{found}");
     assert_eq!(figures(&arguments), found, "pauses are the same each time");
     let (_, text, _) = run(&mut savings(&arguments));
-    assert!(text.contains("limit optimum") && text.contains("if all were known before"), "{text}");
+    assert!(text.contains("limit optimum") && text.contains("an estimate: "), "{text}");
+    assert!(!text.contains("1970"), "drawn pauses are no dates: {text}");
+    let found = figures(&[path.as_str()]);
+    let names = found["limits"].as_array().expect("a list").iter().map(|own| &own["limit"]);
+    assert!(names.into_iter().any(|own| own == "economic"), "{found}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 

@@ -48,6 +48,8 @@ pub(super) struct History {
     pub conversation: Conversation,
     /// One for each turn.
     pub made: Vec<Made>,
+    /// Whether the pauses between the requests are drawn: no time of theirs is a date.
+    is_drawn: bool,
 }
 
 /// Request as it was made.
@@ -86,7 +88,8 @@ impl History {
         let count = conversation.turns.len();
         let unknown = || vec![RecordedExchange::default(); count];
         let mut exchanges = lengths.as_ref().map_or_else(unknown, |_| recorded.exchanges.clone());
-        if models.draws_pauses && exchanges.iter().all(|own| own.at_ms.is_none()) {
+        let is_drawn = models.draws_pauses && exchanges.iter().all(|own| own.at_ms.is_none());
+        if is_drawn {
             let mut now_ms = 0;
             for (place, own) in exchanges.iter_mut().enumerate() {
                 now_ms += drawn_pause_ms(&recorded.id, place);
@@ -121,7 +124,13 @@ impl History {
             next.is_repeated = repeats.contains(&place);
             made.push(next);
         }
-        Ok(Self { project: recorded.project.clone(), conversation, made })
+        Ok(Self { project: recorded.project.clone(), conversation, made, is_drawn })
+    }
+
+    /// Returns the times of the first and last request of all, in milliseconds since 1970.
+    pub(super) fn span_ms(&self) -> Option<Range<u64>> {
+        let times = || self.made.iter().filter_map(|own| own.at_ms).filter(|_| !self.is_drawn);
+        Some(times().min()?..times().max()?)
     }
 
     /// Returns a goal by the prices of the first request, in weir's own measure of the messages.
@@ -262,10 +271,4 @@ impl Made {
             false => billed,
         }
     }
-}
-
-/// Returns the times of the first and last request of all, in milliseconds since 1970.
-pub(super) fn span_ms(made: &[Made]) -> Option<Range<u64>> {
-    let times = || made.iter().filter_map(|own| own.at_ms);
-    Some(times().min()?..times().max()?)
 }

@@ -39,17 +39,20 @@ const KEPT_TOKENS: u64 = 16_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrialLimit {
     Goal(Goal),
-    /// No limit: the cheapest compactions if the conversation is known to its end, by sizes alone. Nothing is
-    /// planned, and nothing is said of what is lost.
+    /// No limit, but an estimate by sizes alone: the cheapest compactions of a conversation that is known to its
+    /// end, if each keeps 16,000 tokens. Nothing is planned, and nothing is known of what is lost.
     Optimum,
 }
 
 impl TrialLimit {
+    /// Where reading and compacting cost least.
+    pub const ECONOMIC: Self = Self::Goal(Goal::WORDS[2].1);
+
     /// Limits that have a name.
     pub const WORDS: [(&'static str, Self); 5] = [
         ("window", Self::Goal(Goal::Limit)),
         ("step", Self::Goal(Goal::Step(u64::MAX))),
-        ("economic", Self::Goal(Goal::WORDS[2].1)),
+        ("economic", Self::ECONOMIC),
         ("cold", Self::Goal(Goal::WORDS[3].1)),
         ("optimum", Self::Optimum),
     ];
@@ -173,7 +176,7 @@ pub fn examine(
         reported_requests: made.iter().filter(|own| own.is_reported).count() as u64,
         prompt_tokens: prompts().fold(0, u64::saturating_add),
         largest_prompt_tokens,
-        span_ms: history::span_ms(made),
+        span_ms: history.span_ms(),
         models,
         values,
         limits,

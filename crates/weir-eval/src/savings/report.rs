@@ -10,7 +10,8 @@ use super::habits::Habits;
 use super::{Finding, TrialLimit, Unbilled};
 
 /// Share of the values used again that a limit must keep to be the best, in percent.
-const LEAST_KEPT_PERCENT: u64 = 95;
+pub(super) const LEAST_KEPT_PERCENT: u64 = 95;
+
 /// What all conversations cost, and would have cost.
 #[derive(Debug, Default, Serialize)]
 pub struct Savings {
@@ -33,6 +34,9 @@ pub struct Savings {
     pub(super) is_search: bool,
     /// The limit with the lowest cost of those that lose few values and refuse no request.
     pub best: Option<At>,
+    /// The limit of the groups' costs: the best, also of those that were asked for, or the only one.
+    #[serde(skip)]
+    pub(super) grouped: Option<At>,
     pub habits: Habits,
     pub models: Vec<Group>,
     pub projects: Vec<Group>,
@@ -67,8 +71,8 @@ pub struct Group {
     pub name: String,
     pub requests: u64,
     pub nano_usd: u64,
-    /// Cost at the best limit, or the lowest one if there is no best.
-    pub limited_nano_usd: u64,
+    /// Cost at the best limit, or at the only one; `None` without any.
+    pub limited_nano_usd: Option<u64>,
 }
 
 impl Savings {
@@ -91,9 +95,10 @@ impl Savings {
         all.iter().for_each(|finding| own.add(finding));
         let at = tried.iter().enumerate().map(|(place, limit)| own.at(place, *limit, &all));
         let at: Vec<At> = at.collect();
-        own.best = own.best(&at).filter(|_| is_search);
-        let chosen = own.best.or_else(|| at.iter().rev().min_by_key(|at| at.limit_tokens).copied());
-        let place = chosen.and_then(|chosen| at.iter().position(|at| *at == chosen));
+        let best = own.best(&at);
+        own.best = best.filter(|_| is_search);
+        own.grouped = best.or_else(|| at.first().filter(|_| at.len() == 1).copied());
+        let place = own.grouped.and_then(|chosen| at.iter().position(|at| *at == chosen));
         own.group(&all, place);
         own.limits = at;
         own.limits.sort_by_key(|at| std::cmp::Reverse(at.limit_tokens));
@@ -140,12 +145,22 @@ impl Savings {
     /// Returns the limit at which the least is spent, if it saves something, refuses nothing and keeps nearly
     /// all values.
     fn best(&self, all: &[At]) -> Option<At> {
-        let is_good = |at: &&At| {
-            at.unfit_requests == 0
-                && at.nano_usd < self.nano_usd
-                && at.kept_values * 100 >= self.values * LEAST_KEPT_PERCENT
-        };
-        all.iter().filter(is_good).min_by_key(|at| (at.nano_usd, at.limit_tokens)).copied()
+        let keeps = |at: &&At| at.kept_values * 100 >= self.values * LEAST_KEPT_PERCENT;
+        let good = all.iter().filter(|at| self.saves(at)).filter(keeps);
+        good.min_by_key(|at| (at.nano_usd, at.limit_tokens)).copied()
+    }
+
+    /// Whether a limit that was planned saves something and refuses nothing.
+    fn saves(&self, at: &At) -> bool {
+        at.unfit_requests == 0
+            && at.nano_usd < self.nano_usd
+            && at.limit != TrialLimit::Optimum.word()
+    }
+
+    /// Returns the limit that keeps the most values of those that save something.
+    pub(super) fn most_kept(&self) -> Option<&At> {
+        let saving = self.limits.iter().filter(|at| self.saves(at));
+        saving.max_by_key(|at| (at.kept_values, std::cmp::Reverse(at.nano_usd)))
     }
 
     /// Sums up by model and by project, at the limit of this place.
@@ -153,12 +168,14 @@ impl Savings {
         let (mut models, mut projects) = (BTreeMap::new(), BTreeMap::new());
         for finding in all {
             for own in &finding.models {
-                let limited = place.map_or(own.nano_usd, |place| own.limits_nano_usd[place]);
+                let limited = place.map(|place| own.limits_nano_usd[place]);
                 let add = |groups: &mut BTreeMap<String, Group>, name: &str| {
                     let group = groups.entry(name.to_owned()).or_default();
                     group.requests += own.requests;
                     group.nano_usd = group.nano_usd.saturating_add(own.nano_usd);
-                    group.limited_nano_usd = group.limited_nano_usd.saturating_add(limited);
+                    let more =
+                        limited.map(|own| own.saturating_add(group.limited_nano_usd.unwrap_or(0)));
+                    group.limited_nano_usd = more;
                 };
                 add(&mut models, &own.model);
                 add(&mut projects, finding.project.as_deref().unwrap_or("(no project)"));
@@ -236,7 +253,12 @@ mod tests {
                 "{costs:?} {lost:?} {unfit:?}"
             );
         }
+        let none = Savings::new(vec![Ok(finding(CHEAPER, [8, 6, 7, 0], [0; 4]))], &LIMITS, true);
+        let text = none.text();
+        let line = "\nNo tried limit keeps 95 % of the values; 32k keeps 94 of 100.\n";
+        assert!(text.contains(line) && none.grouped.is_none(), "{text}");
         let asked = Savings::new(vec![Ok(finding(CHEAPER, [0; 4], [0; 4]))], &LIMITS, false);
+        assert_eq!(asked.grouped.and_then(|at| at.limit_tokens), Some(16_000));
         assert_eq!((asked.best, asked.limits.len()), (None, 4));
     }
 
@@ -274,6 +296,12 @@ by project                          requests   as it was      at 32k
 …/path/to/a/folder/with/a/project         10       $4.00       $1.00
 ";
         assert_eq!(own.text(), expected);
+        let refused = finding([1_000_000_000; 4], [0; 4], [1; 4]);
+        let mut other = refused.clone();
+        other.models[0].model = "n".to_owned();
+        let text = Savings::new(vec![Ok(refused), Ok(other)], &LIMITS, true).text();
+        let head = "\nby model                            requests   as it was\n";
+        assert!(text.contains(head), "no limit is shown if none is the best: {text}");
         assert!(own.text().lines().all(|line| line.chars().count() <= 80));
         assert_eq!(
             own.left_out(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::report::{At, Group, Savings};
+use super::report::{At, Group, LEAST_KEPT_PERCENT, Savings};
 use weir_store::budget::NanoUsd;
 use weir_store::budget::calendar::{DAY_MS, shown_day};
 use weir_store::budget::money::grouped;
@@ -72,9 +72,20 @@ impl Savings {
             self.write_limit(&format!("{word} {}", named(at)), at, text);
         }
         if self.is_search && self.best.is_none() {
-            let largest = grouped(self.largest_prompt_tokens);
-            let _ =
-                writeln!(text, "No limit is worth it. The largest prompt has {largest} tokens.");
+            let _ = match self.most_kept() {
+                Some(at) => writeln!(
+                    text,
+                    "No tried limit keeps {LEAST_KEPT_PERCENT} % of the values; {} keeps {} of {}.",
+                    named(at),
+                    grouped(at.kept_values),
+                    grouped(self.values)
+                ),
+                None => writeln!(
+                    text,
+                    "No limit is worth it. The largest prompt has {} tokens.",
+                    grouped(self.largest_prompt_tokens)
+                ),
+            };
         }
     }
 
@@ -82,7 +93,9 @@ impl Savings {
         let (cost, saved) = (NanoUsd(at.nano_usd).shown(), self.saved(at.nano_usd, self.nano_usd));
         let _ = write!(text, "{name:16}{cost:>12}  {saved:>6}  ");
         let _ = match (self.values, at.shortened_requests) {
-            _ if at.limit == Some("optimum") => write!(text, "if all were known before, by sizes"),
+            _ if at.limit == Some("optimum") => {
+                write!(text, "an estimate: cuts to 16k, by sizes alone")
+            }
             (_, 0) => write!(text, "no request is shortened"),
             (0, _) => write!(text, "no value was used again"),
             (values, _) => {
@@ -138,16 +151,14 @@ impl Savings {
         if groups.len() < 2 {
             return;
         }
-        let limit = self.best.or(self.limits.last().copied());
-        let limit = limit.map_or(String::new(), |at| format!("at {}", named(&at)));
-        let _ =
-            writeln!(text, "\n{title:NAME_WIDTH$}{:>10}{:>12}{limit:>12}", "requests", "as it was");
+        let limit = self.grouped.map(|at| format!("{:>12}", format!("at {}", named(&at))));
+        let limit = limit.unwrap_or_default();
+        let _ = writeln!(text, "\n{title:NAME_WIDTH$}{:>10}{:>12}{limit}", "requests", "as it was");
         for group in groups.iter().take(MOST_GROUPS) {
-            let (was, limited) =
-                (NanoUsd(group.nano_usd).shown(), NanoUsd(group.limited_nano_usd).shown());
-            let name = ending(&group.name);
-            let _ =
-                writeln!(text, "{name:NAME_WIDTH$}{:>10}{was:>12}{limited:>12}", group.requests);
+            let (name, was) = (ending(&group.name), NanoUsd(group.nano_usd).shown());
+            let limited = group.limited_nano_usd.map(|own| format!("{:>12}", NanoUsd(own).shown()));
+            let limited = limited.unwrap_or_default();
+            let _ = writeln!(text, "{name:NAME_WIDTH$}{:>10}{was:>12}{limited}", group.requests);
         }
         if groups.len() > MOST_GROUPS {
             let _ = writeln!(text, "and {} more (--json has all)", groups.len() - MOST_GROUPS);
