@@ -440,6 +440,24 @@ fn an_export_of_helicone_is_read_as_lines_and_as_a_table() {
     assert!(error.contains("has no bodies: Helicone exports them with --include-body"), "{error}");
 }
 
+#[test]
+fn a_comparison_with_nothing_fails() {
+    let folder = Folder::new();
+    let store = folder.path("weir.db");
+    let (code, _, error) = run(&mut weir(&["keys", "create", "ci", "--store", &store]));
+    assert_eq!(code, Some(0), "{error}");
+    let export = json!({"data": [{"start_time": 1_796_083_200, "results": [
+        {"num_model_requests": 9, "input_tokens": 5, "api_key_id": "key_a", "model": "gpt-4o"}]}]});
+    let export = folder.write("usage.json", &export.to_string());
+    for (key, expected) in [("key_a", "2 figures do not agree"), ("key_b", "no figure is compared")]
+    {
+        let arguments = ["reconcile", &export, "--provider-key", key, "--store", &store];
+        let (code, text, error) = run(&mut weir(&arguments));
+        assert_eq!(code, Some(1), "{key}: {text}");
+        assert!(error.contains(expected), "{key}: {error}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_pipe_is_refused_or_passed_over() {

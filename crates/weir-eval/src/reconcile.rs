@@ -76,9 +76,21 @@ pub enum Difference {
     TwiceThere,
     /// The tokens agree, and the cost does not.
     PriceMoved,
+    /// No export names the model: another provider's, or a kind of requests that this one lists elsewhere.
+    NotInExport,
 }
 
 impl Difference {
+    /// Whether two amounts were compared.
+    pub fn is_compared(self) -> bool {
+        self != Self::NotInExport
+    }
+
+    /// Whether two amounts were compared and do not agree.
+    pub fn differs(self) -> bool {
+        self.is_compared() && self != Self::Agrees
+    }
+
     fn words(self) -> &'static str {
         match self {
             Self::Agrees => "agrees",
@@ -87,6 +99,7 @@ impl Difference {
             Self::TwiceHere => "twice in the ledger",
             Self::TwiceThere => "twice at the provider",
             Self::PriceMoved => "price moved",
+            Self::NotInExport => "not in these exports",
         }
     }
 }
@@ -113,9 +126,9 @@ fn as_name<S: Serializer>(kind: &Measured, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(kind.name())
 }
 
-/// Compares a ledger with exports: amounts within `tolerance_permille` of the larger one agree. Only kinds that
-/// the exports have for some model are compared, and all models as one if the exports name none. `one_name` gives all
-/// spellings of a model one name.
+/// Compares a ledger with exports: amounts within `tolerance_permille` of the larger one agree. Of each model the
+/// kinds that the exports have of it are compared, and all models as one if the exports name none. `one_name` gives
+/// all spellings of a model one name.
 pub fn compare(
     ledger: &[ModelDay],
     exports: &[Export],
@@ -131,8 +144,12 @@ pub fn compare(
     let days = days(exports);
     let here = sums(ledger.iter().filter(|own| days.contains(&own.day)), &name);
     let there = sums(counted(), &name);
-    let is_measured = |kind: &Measured| counted().any(|own| own.amounts[*kind as usize].is_some());
-    let kinds: Vec<Measured> = Measured::ALL.into_iter().filter(is_measured).collect();
+    let mut held = BTreeMap::<String, BTreeSet<Measured>>::new();
+    for own in counted() {
+        let kinds = Measured::ALL.into_iter().filter(|kind| own.amounts[*kind as usize].is_some());
+        held.entry(name(own)).or_default().extend(kinds);
+    }
+    let all_kinds = BTreeSet::from(Measured::ALL);
     let groups: BTreeSet<_> = here.keys().chain(there.keys()).collect();
     let mut all = Vec::new();
     for group in groups {
@@ -140,13 +157,15 @@ pub fn compare(
         let amount = |side: &BTreeMap<(u64, String), Amounts>, kind: Measured| {
             side.get(group).and_then(|own| own[kind as usize]).unwrap_or(0)
         };
-        for kind in &kinds {
+        let held = held.get(&group.1);
+        for kind in held.unwrap_or(&all_kinds) {
             let (ledger, provider) = (amount(&here, *kind), amount(&there, *kind));
             let of_tokens = &all[first..];
             let has_same_tokens = *kind == Measured::Cost
                 && of_tokens.iter().any(|own: &Compared| own.ledger > 0)
                 && of_tokens.iter().all(|own| own.verdict == Difference::Agrees);
             let verdict = match verdict(ledger, provider, tolerance_permille) {
+                _ if held.is_none() => Difference::NotInExport,
                 own if own != Difference::Agrees && has_same_tokens => Difference::PriceMoved,
                 own => own,
             };
@@ -201,12 +220,14 @@ fn verdict(ledger: u64, provider: u64, tolerance_permille: u64) -> Difference {
     }
 }
 
-/// Formats what does not agree, or all, as a table of 80 columns, with a last line that sums up.
+/// Formats what does not agree, or all, as a table of 80 columns, with the models that no export names and a last
+/// line that sums up.
 pub fn text(compared: &[Compared], is_all: bool) -> String {
     let mut text = String::new();
-    let differs = |own: &&Compared| own.verdict != Difference::Agrees;
-    let shown = compared.iter().filter(|own| is_all || differs(own));
-    for own in shown {
+    let (compared, outside): (Vec<_>, Vec<_>) =
+        compared.iter().partition(|own| own.verdict.is_compared());
+    let differs = |own: &&&Compared| own.verdict.differs();
+    for own in compared.iter().filter(|own| is_all || differs(own)) {
         if text.is_empty() {
             let _ = writeln!(
                 text,
@@ -227,6 +248,10 @@ pub fn text(compared: &[Compared], is_all: bool) -> String {
         if differs(&own) {
             let _ = writeln!(text, "{:12}{} ({})", "", own.verdict.words(), share(own));
         }
+    }
+    let names: BTreeSet<&str> = outside.iter().map(|own| own.model.as_str()).collect();
+    for name in names {
+        let _ = writeln!(text, "{}: {name}", Difference::NotInExport.words());
     }
     let agreeing = compared.len() - compared.iter().filter(differs).count();
     let _ = writeln!(text, "{agreeing} of {} figures agree.", compared.len());

@@ -144,6 +144,23 @@ fn an_export_without_models_is_compared_with_all() {
 }
 
 #[test]
+fn only_what_an_export_can_hold_is_compared() {
+    let costs = OPENAI_COSTS.replace("-08-06, output", "-08-06, output\"},{\"amount\":{\"value\":0.01,\"currency\":\"usd\"},\"line_item\":\"text-embedding-3-small, input");
+    let exports = [OPENAI, &costs].map(|text| read(text, None).expect("an export"));
+    let ledger = [
+        counted("gpt-4o", [10, 2100, 3000, 0, 710, 750_000_000]),
+        counted("claude-sonnet-4-5", [5; 6]),
+        counted("text-embedding-3-small", [7, 500, 0, 0, 0, 10_000_000]),
+    ];
+    let compared = compare(&ledger, &exports, 10, &one_name);
+    assert!(!compared.iter().any(|own| own.verdict.differs()), "{compared:?}");
+    let of = |model: &str| compared.iter().filter(|own| own.model == model).count();
+    assert_eq!([of("gpt-4o"), of("text-embedding-3-small")], [5, 1], "the costs have cost alone");
+    let expected = "not in these exports: claude-sonnet-4-5\n6 of 6 figures agree.\n";
+    assert_eq!(text(&compared, false), expected);
+}
+
+#[test]
 fn a_table_lists_what_differs() {
     let exports = [OPENAI, OPENAI_COSTS].map(|text| read(text, None).expect("an export"));
     let ledger = [counted("gpt-4o", [10, 1000, 3000, 0, 710, 750_000_000])];
