@@ -12,11 +12,11 @@ use clap::builder::PossibleValuesParser;
 use super::colours::{CYAN, Colours, DIM, RED, YELLOW, of_percent};
 use super::sealed::Opener;
 use super::{recordings, sources, tokenizer_file};
-use crate::config::Config;
-use crate::proxy::plan::{Planner, PlannerParts, RequestOptions};
+use crate::config::{Config, Mode};
+use crate::proxy::plan::{Planner, PlannerParts, RequestOptions, with_messages};
 use crate::proxy::{Explained, Question, Tenant};
 use weir_engine::compact::report::{self, Category};
-use weir_engine::wire::Protocol;
+use weir_engine::wire::{Protocol, insert};
 
 /// Table width on a terminal that does not report its own.
 const WIDTH: usize = 80;
@@ -126,6 +126,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
         model: args.model.as_deref(),
         max_input_tokens: args.max_input_tokens,
         policy: args.policy.as_deref(),
+        profile: profile(&config),
     };
     let question = question(args, max_bytes)?;
     let explained = explain(&planner(config), (&args.file, body), &asked, question)?;
@@ -188,6 +189,19 @@ pub(super) struct PlanFlags<'a> {
     pub model: Option<&'a str>,
     pub max_input_tokens: Option<u64>,
     pub policy: Option<&'a str>,
+    pub profile: Option<String>,
+}
+
+/// Returns the profile text that requests without a virtual key get.
+pub(super) fn profile(config: &Config) -> Option<String> {
+    let context = &config.context;
+    Some(context.profile.clone()).filter(|text| !text.is_empty() && context.mode != Mode::Observe)
+}
+
+/// Returns a body with a profile text in it, as weir puts it in; `None` if it has no place for it.
+pub(super) fn with_profile(protocol: Protocol, body: &[u8], profile: &str) -> Option<Bytes> {
+    let body = std::str::from_utf8(body).ok()?;
+    insert::system_text(protocol, body, profile).map(Bytes::from)
 }
 
 /// Creates the planner of a configuration.
@@ -209,6 +223,9 @@ pub(super) fn explain(
     };
     let recognised = || std::str::from_utf8(&body).map(Protocol::recognise).unwrap_or_default();
     let (tenant, protocol) = (Tenant::ANONYMOUS, asked.protocol.unwrap_or_else(recognised));
+    let body = with_messages(protocol, body);
+    let added = asked.profile.as_deref().and_then(|text| with_profile(protocol, &body, text));
+    let body = added.unwrap_or(body);
     super::block_on(async {
         let explained =
             planner.explain(tenant, protocol, body, asked.model, options, Some(question)).await;

@@ -164,7 +164,7 @@ fn names(text: &str) -> Result<String, String> {
 
 /// Value of a flag: set, or removed or left to the configuration. The name keeps clap from reading an
 /// `Option` as a flag with an optional value.
-type Given<T> = Option<T>;
+pub(super) type Given<T> = Option<T>;
 
 fn limit(text: &str) -> Result<Given<u64>, String> {
     if text == "none" {
@@ -183,7 +183,8 @@ fn switch(text: &str) -> Result<Given<bool>, String> {
     }
 }
 
-fn profile(path: &str) -> Result<Given<String>, String> {
+/// Reads a profile text; `configured` is none of its own.
+pub(super) fn profile(path: &str) -> Result<Given<String>, String> {
     if path == "configured" {
         return Ok(None);
     }

@@ -89,12 +89,14 @@ pub(super) fn run(args: &TokensArgs) -> Result<(), String> {
     }
     let config = explain::configuration(args.config.as_deref())?;
     let max_bytes = config.server.max_body_bytes;
+    let profile = explain::profile(&config);
     let planner = explain::planner(config);
     let asked = PlanFlags {
         protocol: args.protocol,
         model: args.model.as_deref(),
         max_input_tokens: args.limit,
         policy: None,
+        profile,
     };
     // On a terminal the results themselves are the progress.
     let is_slow = args.files.len() > 1 && !std::io::stdout().is_terminal();

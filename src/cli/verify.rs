@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::explain::read;
+use super::explain::{self, read, with_profile};
+use super::keys::{self, Given};
 use crate::proxy::plan::with_messages;
 use weir_engine::compact::receipt::{Checked, Problem, Receipt, check};
 use weir_engine::compact::report::shown::safe_lines;
@@ -35,7 +36,8 @@ weir checks the digest of each message; each excerpt, word for word; that no not
 that the last message was sent, and no message that is neither received nor a note; and the rules in \
 messages that were not sent whole. Each such rule must be in an excerpt, or the receipt must list it as \
 lost. With --request and --sent, weir makes the receipt from the two bodies, and also shows the lines of \
-notes that are in no message.
+notes that are in no message. The client does not have the profile text that weir adds: --config or \
+--profile-file names it.
 
 Exit codes: 0 the files agree, 1 a problem was found (with --strict also a lost rule), 2 nothing was \
 checked, because a file cannot be read or an option is wrong.";
@@ -63,6 +65,12 @@ pub(super) struct VerifyArgs {
     /// The protocol of the bodies [default: recognised by their shape]
     #[arg(long, value_name = "NAME", value_parser = super::protocol())]
     protocol: Option<Protocol>,
+    /// The configuration with the profile text (context.profile) of the requests
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+    /// The profile text of the virtual key that sent the requests
+    #[arg(long, value_name = "FILE", value_parser = keys::profile)]
+    profile_file: Option<Given<String>>,
     /// Reports each lost rule as a problem, even if the receipt lists it
     #[arg(long)]
     strict: bool,
@@ -108,12 +116,23 @@ pub(super) fn run(args: &VerifyArgs) -> ExitCode {
 
 /// Checks receipts against a transcript.
 fn against(args: &VerifyArgs, transcript: &Path) -> Result<Vec<ReceiptOutcome>, String> {
-    let (body, protocol) = body(args, transcript)?;
-    let messages = messages(&body, protocol, transcript)?;
+    let (bodies, protocol) = received(args, transcript)?;
+    let bodies = bodies.iter().map(|body| messages(body, protocol, transcript));
+    let bodies: Vec<Vec<&str>> = bodies.collect::<Result<_, _>>()?;
+    let count = bodies.last().map_or(0, Vec::len);
     let receipts = args.receipts.iter();
     let checked = receipts.map(|path| {
         let receipt = receipt(path)?;
-        let checked = check(&receipt, protocol, &messages);
+        let checked = bodies.iter().map(|messages| {
+            let mut checked = check(&receipt, protocol, messages);
+            // A profile text may be a message of its own.
+            for problem in checked.problems.iter_mut().chain(&mut checked.admitted) {
+                let number = problem.message;
+                problem.message = number.map(|own| own.saturating_sub(messages.len() - count));
+            }
+            checked
+        });
+        let checked = checked.min_by_key(|own| own.problems.len()).unwrap_or_default();
         Ok(outcome(args, path, checked, Vec::new(), receipt.added))
     });
     checked.collect()
@@ -121,13 +140,30 @@ fn against(args: &VerifyArgs, transcript: &Path) -> Result<Vec<ReceiptOutcome>, 
 
 /// Makes the receipt of a body as sent, and checks it.
 fn sent_for(args: &VerifyArgs, request: &Path, sent: &Path) -> Result<ReceiptOutcome, String> {
-    let (received_body, protocol) = body(args, request)?;
+    let (bodies, protocol) = received(args, request)?;
     let (sent_body, _) = body(args, sent)?;
-    let received = messages(&received_body, protocol, request)?;
-    let made =
-        Receipt::with_unknown_lines(protocol, &received, &messages(&sent_body, protocol, sent)?);
-    let checked = check(&made.receipt, protocol, &received);
-    Ok(outcome(args, sent, checked, made.unknown_lines, made.receipt.added))
+    let sent_messages = messages(&sent_body, protocol, sent)?;
+    let mut outcomes = Vec::new();
+    for body in &bodies {
+        let received = messages(body, protocol, request)?;
+        let made = Receipt::with_unknown_lines(protocol, &received, &sent_messages);
+        let checked = check(&made.receipt, protocol, &received);
+        outcomes.push(outcome(args, sent, checked, made.unknown_lines, made.receipt.added));
+    }
+    let problems = |own: &ReceiptOutcome| own.checked.problems.len() + own.added.len();
+    outcomes.into_iter().min_by_key(problems).ok_or_else(|| "nothing was received".to_owned())
+}
+
+/// Reads a body as received: with the profile text, if there is one, and as it is, as if bypassed.
+fn received(args: &VerifyArgs, path: &Path) -> Result<(Vec<Vec<u8>>, Protocol), String> {
+    let (body, protocol) = body(args, path)?;
+    let profile = match (&args.profile_file, &args.config) {
+        (Some(Some(own)), _) => Some(own.clone()),
+        (_, Some(config)) => explain::profile(&explain::configuration(Some(config))?),
+        _ => None,
+    };
+    let added = profile.and_then(|text| with_profile(protocol, &body, &text));
+    Ok((added.map(Vec::from).into_iter().chain([body]).collect(), protocol))
 }
 
 fn outcome(

@@ -138,6 +138,46 @@ fn a_receipt_is_checked_against_a_transcript() {
     assert_eq!(run(&["verify", &request, &own, "--none"]).0, Some(2), "there is no such option");
 }
 
+/// The client does not have the profile text, which extends its system message or is one.
+#[test]
+fn a_receipt_of_a_request_with_a_profile_text_is_checked() {
+    let folder = Folder::new();
+    let config = folder.write("weir.toml", "[context]\nprofile = \"Be brief.\"\n");
+    let profile = folder.write("profile.txt", "Be brief.\n");
+    let body = conversation();
+    let mut bare: Value = serde_json::from_str(&body).expect("JSON");
+    bare["messages"].as_array_mut().expect("a list").remove(0);
+    for (name, body) in [("system", body), ("bare", bare.to_string())] {
+        let request = folder.write("request.json", &body);
+        let limited =
+            ["explain", request.as_str(), "--config", &config, "--max-input-tokens", "3000"];
+        let (code, receipt) = run(&[&limited[..], &["--receipt"]].concat());
+        assert_eq!(code, Some(0), "{name}: {receipt}");
+        assert!(run(&[&limited[..], &["--text"]].concat()).1.contains("Be brief."), "{name}");
+        let own = folder.write("receipt.json", &receipt);
+        let verify = |rest: &[&str]| run(&[&["verify", &request, &own], rest].concat());
+        assert_eq!(verify(&[]).0, Some(1), "{name}: the text is not known");
+        for rest in [["--config", &config], ["--profile-file", &profile]] {
+            let (code, shown) = verify(&rest);
+            assert_eq!(code, Some(0), "{name} {rest:?}: {shown}");
+            assert!(shown.contains("rules 1 noted, 0 lost"), "{name}: {shown}");
+        }
+        let changed = body.replace("gate_17 at night", "gate_18 at night");
+        let message = changed.split(r#"{"content""#).position(|own| own.contains("gate_18 at"));
+        folder.write("request.json", &changed);
+        let (code, shown) = verify(&["--config", &config, "--json"]);
+        let shown: Value = serde_json::from_str(&shown).expect("JSON");
+        let number = message.map(|place| place - 1);
+        let expected = json!([{"kind": "digest_mismatch", "message": number}]);
+        assert_eq!((code, &shown["problems"]), (Some(1), &expected), "{name}");
+        // Receipts of bypassed requests, and those from before it was set.
+        folder.write("request.json", &body);
+        let plain = run(&["explain", &request, "--max-input-tokens", "3000", "--receipt"]).1;
+        folder.write("receipt.json", &plain);
+        assert_eq!(verify(&["--config", &config]).0, Some(0), "{name}");
+    }
+}
+
 #[test]
 fn a_lost_rule_is_named_if_none_may_be_lost() {
     let folder = Folder::new();
