@@ -10,7 +10,7 @@ use tokio::sync::{OnceCell, OwnedMutexGuard, Semaphore};
 use tokio::time::Instant;
 
 use crate::config::names;
-use crate::config::{Clamp, Config, OnFailure, Priced};
+use crate::config::{Clamp, Config, OnFailure, Priced, UnknownPrice};
 use crate::proxy::admit::attribution::{BodyLabels, ConversationKey};
 use crate::proxy::admit::caller::runs_model;
 use crate::proxy::admit::request::on_time;
@@ -266,9 +266,10 @@ impl Journal {
     }
 
     /// Reads what a request allows its provider to charge for, off the async threads if its body is large;
-    /// `None` if nobody has a budget, or the body is no JSON object.
+    /// `None` if nobody has a budget and each name is sent, or the body is no JSON object.
     async fn allowance(&self, body: &Bytes, protocol: Option<Protocol>) -> Option<Allowance> {
-        if !self.state.budgets.may_apply().await {
+        let refuses_names = self.config.prices.unknown == UnknownPrice::Reject;
+        if !refuses_names && !self.state.budgets.may_apply().await {
             return None;
         }
         read_allowance(body, protocol).await
