@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(price.as_deref(), Some("in 2 out 8"));
         let config = loaded("[models.gpt-4o]\nmax_output_tokens = 5");
         let price = config.models.price("gpt-4o").map(ToString::to_string);
-        assert_eq!(price.as_deref(), Some("in 2.5 cached 1.25 out 10 search 25"));
+        assert_eq!(price.as_deref(), Some("in 2.5 cached 1.25 out 10 search 25 call 2.5"));
     }
 
     #[test]

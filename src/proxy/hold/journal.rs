@@ -68,7 +68,7 @@ pub struct JournalState {
     /// When the newest entry began, as first seen, and the time of that look.
     pub(crate) newest: OnceCell<(u64, Instant)>,
     /// Models that answered a tenant's requests to an upstream for another name.
-    answered: Cache<Alias, Answered>,
+    answered: Cache<Alias, AnsweringModels>,
     /// Lets one request at a time of a tenant ask an upstream for a name that nobody has answered yet.
     first_asked: Cache<(Tenant, String), Arc<tokio::sync::Mutex<()>>>,
 }
@@ -78,7 +78,7 @@ type Alias = (Tenant, (String, String));
 
 /// What answered for a name: the last model, whose price is billed, and the dearest one, each with the time.
 #[derive(Clone)]
-struct Answered {
+struct AnsweringModels {
     last: (String, Instant),
     dearest: (String, Instant),
 }
@@ -509,7 +509,7 @@ impl Journal {
         let note = |name: &str| {
             let alias = (intent.caller.tenant, (intent.upstream.clone(), name.to_owned()));
             let known = self.state.answered.get(&alias);
-            let is_recent = |known: &Answered| {
+            let is_recent = |known: &AnsweringModels| {
                 known.last.0 == answered && known.last.1.elapsed() < ANSWERED_FOR / 2
             };
             if known.as_ref().is_some_and(is_recent) {
@@ -523,7 +523,7 @@ impl Journal {
             };
             let dearest = known.map(|known| known.dearest).filter(is_dearer);
             let dearest = dearest.unwrap_or_else(|| last.clone());
-            self.state.answered.insert(&alias, Answered { last, dearest });
+            self.state.answered.insert(&alias, AnsweringModels { last, dearest });
         };
         note(own);
         if answered != own && is_unpriced() {

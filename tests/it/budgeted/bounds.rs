@@ -593,9 +593,8 @@ async fn other_models_are_held_at_what_they_may_cost() {
     let key = weir.key("research", "{}").await;
     set(&weir.store, "all/usd/total", "1000").await;
     let mut bounded = Bounded { weir, upstream, key };
-    for (path, mut members, usd) in
-        models_inside().into_iter().chain(attempts()).chain(instead()).chain(beyond_the_output())
-    {
+    let all = [models_inside(), attempts(), instead(), beyond_the_output(), fees()];
+    for (path, mut members, usd) in all.concat() {
         if members["model"].is_null() {
             members["model"] = json!("gpt-4o-mini");
         }

@@ -71,12 +71,22 @@ impl Compaction<'_> {
         let own = self.turn(answer);
         let is_answer = own.kind == TurnKind::Assistant && own.calls == 0;
         let is_asked = self.turn(self.newest).kind == TurnKind::User;
-        let fits = own.tokens <= limit / ANSWER_SHARE
-            && self.staying_tokens() + own.tokens + self.notes_tokens() <= limit;
-        if !(is_answer && is_asked && fits) || self.pins.contains_key(&answer) {
+        if !is_answer || !is_asked || self.pins.contains_key(&answer) {
             return 0;
         }
-        let tokens = own.tokens;
+        // The user's message that it answers stays with it.
+        let of_answer = |turn: &&usize| {
+            let other = self.turn(**turn);
+            other.exchange == own.exchange && other.kind == TurnKind::User
+        };
+        let users =
+            self.older().iter().filter(of_answer).filter(|turn| !self.pins.contains_key(turn));
+        let tokens = own.tokens + users.map(|turn| self.turn(*turn).tokens).sum::<u64>();
+        if tokens > limit / ANSWER_SHARE
+            || self.staying_tokens() + self.notes_tokens() + tokens > limit
+        {
+            return 0;
+        }
         self.pins.insert(answer, Pin::Recent);
         tokens
     }

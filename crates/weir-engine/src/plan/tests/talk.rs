@@ -67,12 +67,12 @@ fn the_answer_that_a_question_is_about_stays() {
 #[test]
 fn a_note_stands_before_the_last_message_if_there_is_no_other_place() {
     let strict = Options { is_strict: true, ..USUAL };
-    let first = format!("The release is ZEBRA-42.\n{}", lines("plan", 200));
+    let first = format!("The release is ZEBRA-42.\n{}", lines("plan", 330));
     let messages = [
         message("system", "Be brief."),
         message("user", first),
         message("assistant", lines("answer", 40)),
-        message("user", format!("Which release is it?\n{}", lines("more", 250))),
+        message("user", format!("Which release is it?\n{}", lines("more", 330))),
     ];
     let (_, sent) = planned(&messages, &strict).expect("it fits");
     let last = sent.last().expect("a message")["content"].as_str().expect("text");
@@ -159,7 +159,7 @@ fn a_long_answer_becomes_shorter_before_a_request_is_refused() {
 fn numbers_that_are_counted_by_estimate_leave_excerpts() {
     let own = Options { limit_tokens: 16_000, encoding: Encoding::Estimate, ..USUAL };
     let mut messages = vec![message("system", "You watch a fleet."), message("user", "Begin.")];
-    for nth in 0..30 {
+    for nth in 0..60 {
         let line = |place: usize| {
             let (minute, number) = (place % 60, 66_203 + nth * 97 + place);
             format!("2026-11-23T12:{minute:02}:07Z ERROR commit[{number}]: disk {place} is full")

@@ -814,7 +814,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_other_routes_are_read() {
+    fn a_stream_of_messages_is_read() {
         let anthropic = stream(&[
             (
                 "message_start",
@@ -856,6 +856,10 @@ mod tests {
             ..Metered::default()
         };
         assert_eq!(anthropic, expected);
+    }
+
+    #[test]
+    fn a_stream_of_responses_is_read() {
         for last in ["completed", "incomplete", "failed"] {
             let created =
                 r#"{"type":"response.created","response":{"model":"gpt-x","usage":null}}"#;
