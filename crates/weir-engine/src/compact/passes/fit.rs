@@ -20,7 +20,7 @@ const NOTE_SHARE: u64 = 8;
 const WAITING_SHARE: u64 = 16;
 const SIBLING_SHARE: u64 = 64;
 /// Part of the limit up to which a user's messages stay rather than more of results.
-const USERS_SHARE: u64 = 16;
+const USERS_SHARE: u64 = 64;
 
 impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,

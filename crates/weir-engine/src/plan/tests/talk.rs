@@ -67,12 +67,12 @@ fn the_answer_that_a_question_is_about_stays() {
 #[test]
 fn a_note_stands_before_the_last_message_if_there_is_no_other_place() {
     let strict = Options { is_strict: true, ..USUAL };
-    let first = format!("The release is ZEBRA-42.\n{}", lines("plan", 400));
+    let first = format!("The release is ZEBRA-42.\n{}", lines("plan", 330));
     let messages = [
         message("system", "Be brief."),
         message("user", first),
-        message("assistant", lines("answer", 40)),
-        message("user", format!("Which release is it?\n{}", lines("more", 400))),
+        message("assistant", lines("answer", 100)),
+        message("user", format!("Which release is it?\n{}", lines("more", 330))),
     ];
     let (_, sent) = planned(&messages, &strict).expect("it fits");
     let last = sent.last().expect("a message")["content"].as_str().expect("text");
