@@ -227,12 +227,13 @@ async fn a_log_that_cannot_be_moved_grows_to_its_limit_and_keeps_room_for_ends()
             assert!(settle(&store, intent(opened - 2), complete()).await);
         }
     };
-    assert!(matches!(refused, StoreError::Behind { bytes: 60_000..=65_536 }), "{refused:?}");
+    // The last end may lie above the limit.
+    assert!(matches!(refused, StoreError::Behind { bytes: 60_000..=66_560 }), "{refused:?}");
     assert!(opened > 100, "{opened}");
     assert_eq!(store.state(), State::Failing);
     let bytes: u64 =
         logs(&path).iter().map(|log| std::fs::metadata(log).expect("it is there").len()).sum();
-    assert!(bytes <= 64 << 10, "{bytes}");
+    assert!(bytes <= 65 << 10, "{bytes}");
     // One in two is open, and its end is still recorded.
     assert!(settle(&store, intent(opened - 1), complete()).await);
     assert_eq!(total(&store).await.requests, 0, "what there is is told");
@@ -266,6 +267,7 @@ async fn a_store_of_an_earlier_weir_is_taken_over_whole() {
              ALTER TABLE request DROP COLUMN conversation; ALTER TABLE request DROP COLUMN agent;
              ALTER TABLE request DROP COLUMN parent; ALTER TABLE request DROP COLUMN class;
              ALTER TABLE request DROP COLUMN planned_saved_nano_usd;
+             ALTER TABLE request DROP COLUMN tag;
              ALTER TABLE usage_day DROP COLUMN planned_saved_nano_usd;
              INSERT INTO intent SELECT id, x'00', begun_ms, '' FROM request",
         )

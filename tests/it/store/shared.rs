@@ -350,7 +350,7 @@ async fn tables_of_an_earlier_version_keep_their_rows() {
     assert!(settle(&place.handle(), intent(1), complete()).await);
     place.run(
         "ALTER TABLE weir_request DROP COLUMN conversation, DROP COLUMN agent, DROP COLUMN parent,
-         DROP COLUMN class, DROP COLUMN planned_saved_nano_usd;
+         DROP COLUMN class, DROP COLUMN planned_saved_nano_usd, DROP COLUMN tag;
          ALTER TABLE weir_usage_day DROP COLUMN planned_saved_nano_usd;
          DROP TABLE weir_conversation_message, weir_conversation;
          DROP FUNCTION weir_weigh_conversation, weir_evict_conversations(bigint, bigint),
