@@ -94,6 +94,13 @@ pub fn bare(name: &str) -> Cow<'_, str> {
     candidates(name).pop().unwrap_or(Cow::Borrowed(name))
 }
 
+/// Returns whether a name stands for a service that chooses a model for each request, such as `openrouter/auto` or
+/// Azure's `model-router`.
+pub fn is_router(name: &str) -> bool {
+    let bare = bare(name);
+    &*bare == "auto" || bare.contains("router")
+}
+
 /// Returns whether `plain` is `name` without some of its wrapping, or without its speed.
 pub fn is_plainer(plain: &str, name: &str) -> bool {
     let all = candidates(plain);
@@ -259,6 +266,18 @@ pub fn is_local_host(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn routers_are_known_by_their_names() {
+        for (name, expected) in [
+            ("openrouter/auto", true),
+            ("azure/Model-Router-2025", true),
+            ("openrouter/openai/gpt-4o", false),
+            ("my-deployment", false),
+        ] {
+            assert_eq!(is_router(name), expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_plainer_name_is_found_in_the_other() {

@@ -395,6 +395,7 @@ impl Journal {
             false => holding.model.clone(),
         };
         let asked = Some(asked).filter(|asked| *asked != model);
+        let spelled = Some(entry.model).filter(|spelled| *spelled != model);
         let intent = Arc::new(Intent {
             id: holding.id(),
             begun_ms: holding.id().begun_ms(),
@@ -417,6 +418,7 @@ impl Journal {
             journal: Arc::clone(self),
             intent,
             asked,
+            spelled,
             compaction: entry.compaction,
             counted_tokens: entry.counted_tokens,
             is_billed: entry.is_billed,
@@ -486,7 +488,10 @@ impl Journal {
         let alias =
             |model: &&str| (tenant, (upstream.to_owned(), self.counted_as(upstream, model)));
         let aliases: Vec<Alias> = unpriced.map(alias).collect();
-        let is_known = || aliases.iter().all(|own| self.state.answered.get(own).is_some());
+        // A router may answer by a dearer model each time.
+        let is_routed = aliases.iter().any(|(_, (_, name))| names::is_router(name));
+        let is_known =
+            || !is_routed && aliases.iter().all(|own| self.state.answered.get(own).is_some());
         if is_known() || !self.state.budgets.depend_on_model(party).await {
             return Ok(None);
         }
@@ -567,8 +572,21 @@ impl Journal {
         prices.flatten().collect()
     }
 
-    /// Returns the price of a request that was answered; on a path without a bound, that of a request at least.
-    pub(crate) fn price_after(&self, intent: &Intent, answered: Option<&str>) -> Option<&Price> {
+    /// Returns the price of a request that was answered; on a path without a bound, that of a request at least. A
+    /// plainer name in the answer than the request was `spelled` with says nothing of its host, region or speed.
+    pub(crate) fn price_after(
+        &self,
+        intent: &Intent,
+        spelled: Option<&str>,
+        answered: Option<&str>,
+    ) -> Option<&Price> {
+        if let (Some(spelled), Some(answered)) = (spelled, answered)
+            && names::is_plainer(answered, spelled)
+            && self.routed.find(&intent.upstream, &intent.model).is_none()
+            && let Priced::Known(price) = self.config.price(spelled)
+        {
+            return Some(price);
+        }
         let is_bounded = bound::route(&intent.route).is_some();
         let of_path = || self.price("", None, "").filter(|_| !is_bounded);
         self.price(&intent.upstream, answered, &intent.model).or_else(of_path)
@@ -590,12 +608,6 @@ impl Journal {
         asked: &str,
     ) -> Option<&Price> {
         if let Some(price) = self.routed.find(upstream, asked) {
-            return Some(price);
-        }
-        // A plainer name of the same model says nothing of its host, region or speed.
-        if answered.is_some_and(|own| names::is_plainer(own, asked))
-            && let Priced::Known(price) = self.config.price(asked)
-        {
             return Some(price);
         }
         let by_answer = answered.and_then(|name| self.config.models.price(name));
@@ -643,6 +655,8 @@ pub struct Account {
     pub(crate) intent: Arc<Intent>,
     /// Name that the caller's own counts under, if the request counts as another model.
     pub(crate) asked: Option<String>,
+    /// Name that the request was sent with, if it counts under another one.
+    pub(crate) spelled: Option<String>,
     pub(crate) compaction: Option<Compaction>,
     pub(crate) counted_tokens: Option<u64>,
     pub(crate) is_billed: bool,

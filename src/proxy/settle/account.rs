@@ -143,7 +143,8 @@ impl Journal {
                     ..Compaction::default()
                 });
                 let counted = (compaction, intent.sent_tokens);
-                let settlement = self.settlement(&intent, counted, None, &Ended::killed()).await;
+                let settlement =
+                    self.settlement((&intent, None), counted, None, &Ended::killed()).await;
                 let (store, adopted) =
                     (self.state.store.clone(), self.state.budgets.adopt(&intent));
                 settling.spawn(async move {
@@ -168,7 +169,7 @@ impl Journal {
     /// Computes the settlement of a request that ended this way.
     async fn settlement(
         &self,
-        intent: &Intent,
+        (intent, spelled): (&Intent, Option<&str>),
         (compaction, counted_tokens): (Option<Compaction>, Option<u64>),
         terms: Option<&Terms>,
         ended: &Ended,
@@ -200,7 +201,7 @@ impl Journal {
             learned_output_tokens,
             status: ended.status,
             picture_nano_usd: self.config.models.picture_nano_usd(),
-            price: self.price_after(intent, answered),
+            price: self.price_after(intent, spelled, answered),
             inner_prices: &inner_prices,
             takes_stated_cost: self.config.prices.stated,
             searches_unasked: searches_unasked(&intent.model),
@@ -327,7 +328,8 @@ impl Account {
         }
         let counted = (self.compaction, self.counted_tokens);
         let terms = self.holding.as_ref().and_then(|holding| holding.terms.as_ref());
-        let settlement = journal.settlement(&intent, counted, terms, ended).await;
+        let own = (&*intent, self.spelled.as_deref());
+        let settlement = journal.settlement(own, counted, terms, ended).await;
         if self.is_written {
             journal.state.settle(Arc::clone(&intent), settlement.clone()).await;
         }

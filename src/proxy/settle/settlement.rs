@@ -62,10 +62,12 @@ impl Known<'_> {
         }
     }
 
-    /// Whether the upstream did nothing, by its status. A gateway that gave up waiting does not know.
-    fn is_refused(&self) -> bool {
-        let is_other = |status: u16| !(200..300).contains(&status) && ![504, 524].contains(&status);
-        self.status.is_some_and(is_other)
+    /// Whether nothing is charged for an answer without usage: it was refused, or failed before any content. A
+    /// gateway that gave up waiting does not know what became of it, so what is held for it is spent.
+    fn is_free(&self, metered: &Metered) -> bool {
+        let has_timed_out = matches!(self.status, Some(504 | 524));
+        let is_success = self.status.is_none_or(|status| (200..300).contains(&status));
+        !(has_timed_out && self.held.is_some()) && (!is_success || is_failure(metered))
     }
 }
 
@@ -181,7 +183,7 @@ fn figures(
         End::NotSent => return Err(Flags::NOT_SENT),
         End::Refused => return Err(Flags::default()),
         // Nobody charges for an answer that failed before its first content.
-        _ if metered.usage.is_none() && (known.is_refused() || is_failure(metered)) => {
+        _ if metered.usage.is_none() && known.is_free(metered) => {
             return Err(Flags::default());
         }
         // Images and characters, which no usage has, are part of what was held.
@@ -543,6 +545,12 @@ mod tests {
             let text = settle(End::Seen, &metered(reported, 80, true), &read);
             assert_eq!((text.completion_tokens, text.cost_nano_usd), (Some(600), Some(9_000_000)));
             assert_eq!(text.flags, Flags::ESTIMATED | Flags::USAGE_MISSING);
+        }
+        // A gateway that gave up waiting does not know what became of the request.
+        for (status, cost_nano_usd) in [(504, 9_000_000), (524, 9_000_000), (503, 0), (529, 0)] {
+            let failed = Metered { failed: true, ..metered(None, 0, true) };
+            let known = Known { status: Some(status), ..read };
+            assert_eq!(settle(End::Seen, &failed, &known).cost_nano_usd, Some(cost_nano_usd));
         }
         let mut drawn = metered(Some([900, 0, 5]), 20, true);
         if let Some(usage) = &mut drawn.usage {

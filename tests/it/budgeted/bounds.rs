@@ -676,6 +676,60 @@ async fn unknown_names_pass_a_budget_by_one_request_at_most() {
     }
 }
 
+/// A router answers the first by a cheap model and all others by a dear one: each waits for the one before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_is_asked_by_one_request_at_a_time() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", "{}").await;
+    set(&weir.store, "all/usd/total", "0.05").await;
+    let mut all = JoinSet::new();
+    for _ in 0..20 {
+        let request = request(CHAT, json!({"model": "openrouter/auto", "max_tokens": 1000}));
+        let request = post(CHAT, &key.header(), request.to_string());
+        let address = weir.weir.address;
+        all.spawn(async move { ask(address, request).await });
+    }
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 1000});
+    let by = |model: &str| answer(CHAT, usage.clone(), json!({"model": model}));
+    let mut answers = vec![by("gpt-5-nano")].into_iter().chain(std::iter::repeat(by("gpt-4o")));
+    let mut dear = 0;
+    loop {
+        tokio::select! {
+            seen = upstream.next() => {
+                seen.answer(answers.next().expect("it repeats"));
+                dear += 1;
+            }
+            done = all.join_next() => match done {
+                Some(done) => assert!([200, 429].contains(&done.expect("nobody panics").status())),
+                None => break,
+            },
+        }
+    }
+    // A cheap one, then four at a cent: a fifth would be too much.
+    assert!((4..=6).contains(&dear), "{dear}");
+}
+
+/// The plain name in an answer says nothing of the region or the host that the request names.
+#[tokio::test]
+async fn a_plainer_name_in_the_answer_costs_what_was_asked_for() {
+    let upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let key = weir.key("research", "{}").await;
+    set(&weir.store, "all/usd/total", "100").await;
+    let mut bounded = Bounded { weir, upstream, key };
+    for (asked, plain) in
+        [("us.anthropic.claude-opus-4-8", "claude-opus-4-8"), ("azure/eu/gpt-5.5", "gpt-5.5")]
+    {
+        let usage = json!({"prompt_tokens": 5, "completion_tokens": 1000});
+        let answer = answer(CHAT, usage, json!({"model": plain}));
+        let ask = |model: &str| request(CHAT, json!({"model": model, "max_tokens": 1000}));
+        let (held, spent) = bounded.billed(CHAT, &ask(asked), &answer).await;
+        let (_, of_plain) = bounded.billed(CHAT, &ask(plain), &answer).await;
+        assert!(held >= spent && spent > of_plain, "{asked}: {held}, {spent}, {of_plain}");
+    }
+}
+
 /// Nobody knows what a fallback without a price costs: such requests are sent one by one, or not at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fallback_without_a_price_is_asked_for_by_one_at_a_time() {
