@@ -38,7 +38,7 @@ const OUTSIZED_SHARE: f64 = 0.6;
 /// Minimum room for a note; with less the first user message is removed.
 pub(crate) const NOTE_ROOM_TOKENS: u64 = 60;
 /// Part of the limit up to which the answer before a question stays.
-const ANSWER_SHARE: u64 = 16;
+const ANSWER_SHARE: u64 = 32;
 /// Maximum size of the separator between a note and the text next to it.
 const SEAM_TOKENS: u64 = 4;
 /// Tokens around a note: a message's framing, or the separator.
@@ -58,21 +58,21 @@ impl Compaction<'_> {
     pub(crate) fn condense(&mut self) -> Room {
         let (mut room, free) = self.make_room();
         self.pin_recent(free as u64);
-        room.goal += self.pin_reply() as f64;
+        room.goal += self.pin_reply(room.goal);
         self.evict_down_to(0);
         room
     }
 
-    /// Pins the answer before the newest question, however much notes take: the question may be about it. Returns
-    /// its size if it is another one than those that stay anyway.
-    fn pin_reply(&mut self) -> u64 {
+    /// Pins the answer before the newest question, however much notes take: the question may be about it. Takes up to
+    /// half of the new note's room for it, and returns by how much the size to end at must grow.
+    fn pin_reply(&mut self, goal: f64) -> f64 {
         let limit = self.state.profile.limit_tokens;
-        let Some(answer) = self.older().last().copied() else { return 0 };
+        let Some(answer) = self.older().last().copied() else { return 0.0 };
         let own = self.turn(answer);
         let is_answer = own.kind == TurnKind::Assistant && own.calls == 0;
         let is_asked = self.turn(self.newest).kind == TurnKind::User;
         if !is_answer || !is_asked || self.pins.contains_key(&answer) {
-            return 0;
+            return 0.0;
         }
         // The user's message that it answers stays with it.
         let of_answer = |turn: &&usize| {
@@ -82,13 +82,12 @@ impl Compaction<'_> {
         let users =
             self.older().iter().filter(of_answer).filter(|turn| !self.pins.contains_key(turn));
         let tokens = own.tokens + users.map(|turn| self.turn(*turn).tokens).sum::<u64>();
-        if tokens > limit / ANSWER_SHARE
-            || self.staying_tokens() + self.notes_tokens() + tokens > limit
-        {
-            return 0;
+        let stays = self.staying_tokens() + self.notes_tokens();
+        if tokens > limit / ANSWER_SHARE || stays + tokens > limit {
+            return 0.0;
         }
         self.pins.insert(answer, Pin::Recent);
-        tokens
+        (tokens as f64 - (goal - stays as f64).max(0.0) / 2.0).max(0.0)
     }
 
     /// Does the same for a future compaction. By then the newest turn is another one, so recent

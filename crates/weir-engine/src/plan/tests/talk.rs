@@ -52,8 +52,8 @@ fn lines(name: &str, count: usize) -> String {
 fn the_answer_that_a_question_is_about_stays() {
     let mut messages = vec![message("system", "You are a writer."), message("user", "Hello.")];
     let mut compactions = BTreeSet::new();
-    for nth in 0..60 {
-        let answer = lines(&format!("part_{nth}"), 25);
+    for nth in 0..100 {
+        let answer = lines(&format!("part_{nth}"), 16);
         messages.push(message("assistant", answer.clone()));
         messages.push(message("user", "Please translate that answer, line by line."));
         let (plan, sent) = planned(&messages, &USUAL).expect("it fits");
