@@ -186,6 +186,12 @@ pub fn members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     Some(members)
 }
 
+/// Returns the values of all members of an object that have this name: of two a provider may read either.
+pub fn all<'a>(raw: &'a str, name: &str) -> Vec<&'a str> {
+    let members = members(raw).unwrap_or_default().into_iter();
+    members.filter(|(own, _)| own == name).map(|(_, raw)| raw).collect()
+}
+
 /// Returns the JSON text of an object's member; `None` if `raw` is no object or has none.
 pub fn member<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
     let is_object = raw.trim_ascii_start().starts_with('{');

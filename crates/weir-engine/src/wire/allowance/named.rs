@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::{MAX_GROUPS, Members, all};
-use crate::wire::json;
+use super::limits::{MAX_GROUPS, Members};
+use crate::wire::json::{self, all};
 
 /// Returns the lists of tools that items of Responses declare or load: additional ones, and those of a search.
 pub fn items_tools(input: &str) -> Vec<&str> {
