@@ -1,20 +1,17 @@
 //! Answer body with an addition of weir's: a compaction item in front of those of Responses, a report on
 //! cleared content in Messages, or the model's name as the caller knows it.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::borrow::Cow;
 
-use bytes::{Bytes, BytesMut};
 use http::Response;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
-use http_body::{Body as HttpBody, Frame};
 
-use super::filtered::Filtered;
+use super::filtered::{Change, Filtered};
 use crate::proxy::compaction::{answer, edits};
 use crate::proxy::send::attempt::Attempt;
 use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::headers::is_event_stream;
-use crate::upstream::{Body, BoxError};
+use crate::upstream::Body;
 use weir_engine::wire::applied_edits::{self, AddReport};
 use weir_engine::wire::model::AnsweredAs;
 use weir_engine::wire::output_item::{self, AddItem};
@@ -74,16 +71,18 @@ pub fn with(response: Response<Body>, addition: Addition) -> Response<Body> {
     parts.headers.remove(CONTENT_LENGTH);
     let body = match (is_event_stream(&parts.headers), addition) {
         (true, Addition::Item(item)) => {
-            Body::new(Filtered::new(body, AddItem::new(item), output_item::MAX_EVENT_BYTES))
+            Body::new(Filtered::events(body, AddItem::new(item), output_item::MAX_EVENT_BYTES))
         }
-        (true, Addition::Report(report)) => {
-            Body::new(Filtered::new(body, AddReport::new(report), applied_edits::MAX_EVENT_BYTES))
-        }
+        (true, Addition::Report(report)) => Body::new(Filtered::events(
+            body,
+            AddReport::new(report),
+            applied_edits::MAX_EVENT_BYTES,
+        )),
         (true, Addition::Model(named)) => {
-            Body::new(Filtered::new(body, named, output_item::MAX_EVENT_BYTES))
+            Body::new(Filtered::events(body, named, output_item::MAX_EVENT_BYTES))
         }
         (false, addition) => {
-            Body::new(Whole { upstream: body, addition, held: BytesMut::new(), state: State::Held })
+            Body::new(Filtered::new(body, Whole { addition, held: Vec::new(), passes: false }))
         }
     };
     Response::from_parts(parts, body)
@@ -91,81 +90,30 @@ pub fn with(response: Response<Body>, addition: Addition) -> Response<Body> {
 
 /// Answer that is held until it is complete, since only then its members are certain.
 struct Whole {
-    upstream: Body,
     addition: Addition,
-    held: BytesMut,
-    state: State,
+    held: Vec<u8>,
+    /// Whether it is too large, and passes as it is.
+    passes: bool,
 }
 
-enum State {
-    /// Bytes are held.
-    Held,
-    /// What was held has been passed on; the rest follows as it comes.
-    Passed,
-    /// The upstream's body ended with an error, which follows the bytes before it.
-    Failed(BoxError),
-    Ended,
-}
-
-impl Whole {
-    /// Returns the answer with the addition, or as it is if it has no place for that.
-    fn complete(&mut self) -> Bytes {
-        let held = std::mem::take(&mut self.held).freeze();
-        let text = std::str::from_utf8(&held).ok();
-        let added = text.and_then(|text| self.addition.added(text));
-        added.map_or(held, Bytes::from)
-    }
-}
-
-impl HttpBody for Whole {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = &mut *self;
-        loop {
-            match std::mem::replace(&mut this.state, State::Held) {
-                State::Held => {}
-                State::Passed => {
-                    this.state = State::Passed;
-                    return Pin::new(&mut this.upstream).poll_frame(cx);
-                }
-                State::Failed(error) => {
-                    this.state = State::Ended;
-                    return Poll::Ready(Some(Err(error)));
-                }
-                State::Ended => {
-                    this.state = State::Ended;
-                    return Poll::Ready(None);
-                }
-            }
-            let bytes = match ready!(Pin::new(&mut this.upstream).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    // An answer has no trailers that anybody reads.
-                    if let Ok(data) = frame.into_data() {
-                        this.held.extend_from_slice(&data);
-                    }
-                    if this.held.len() <= MAX_ANSWER_BYTES {
-                        continue;
-                    }
-                    this.state = State::Passed;
-                    std::mem::take(&mut this.held).freeze()
-                }
-                Some(Err(error)) => {
-                    this.state = State::Failed(error);
-                    std::mem::take(&mut this.held).freeze()
-                }
-                None => {
-                    this.state = State::Ended;
-                    this.complete()
-                }
-            };
-            if !bytes.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
-            }
+impl Change for Whole {
+    fn feed<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+        if self.passes {
+            return bytes.into();
         }
+        self.held.extend_from_slice(bytes);
+        self.passes = self.held.len() > MAX_ANSWER_BYTES;
+        if self.passes { std::mem::take(&mut self.held).into() } else { Cow::Borrowed(&[]) }
+    }
+
+    fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Returns the answer with the addition, or as it is if it has no place for that.
+    fn finish(self) -> Vec<u8> {
+        let text = std::str::from_utf8(&self.held).ok();
+        let added = text.and_then(|text| self.addition.added(text));
+        added.map_or(self.held, String::into_bytes)
     }
 }

@@ -1,5 +1,4 @@
-//! Answer body whose events are changed in passing. Knows nothing of events but the position of their
-//! filter.
+//! Answer body whose bytes are changed in passing, event by event or as a whole. Knows nothing of either.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -11,12 +10,38 @@ use http_body::{Body as HttpBody, Frame};
 use crate::upstream::{Body, BoxError};
 use weir_engine::wire::event_filter::{Filter, Judge};
 
-/// Body whose events pass a filter.
-pub(super) struct Filtered<J> {
+/// Change of the bytes of an answer.
+pub(super) trait Change {
+    /// Takes the next bytes and returns those to forward, borrowed if they are an unchanged part of `bytes`.
+    fn feed<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, [u8]>;
+
+    /// Whether bytes are held back.
+    fn is_holding(&self) -> bool;
+
+    /// Ends the answer and returns the bytes held back.
+    fn finish(self) -> Vec<u8>;
+}
+
+impl<J: Judge> Change for Filter<J> {
+    fn feed<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+        Filter::feed(self, bytes)
+    }
+
+    fn is_holding(&self) -> bool {
+        Filter::is_holding(self)
+    }
+
+    fn finish(self) -> Vec<u8> {
+        Filter::finish(self)
+    }
+}
+
+/// Body whose bytes pass a change.
+pub(super) struct Filtered<C> {
     upstream: Body,
-    /// `None` once the events have ended.
-    filter: Option<Filter<J>>,
-    /// Frame after the last event.
+    /// `None` once the answer has ended.
+    change: Option<C>,
+    /// Frame after the last bytes.
     ending: Option<LastFrame>,
 }
 
@@ -31,21 +56,27 @@ enum LastFrame {
     },
 }
 
-impl<J: Judge> Filtered<J> {
+impl<J: Judge> Filtered<Filter<J>> {
     /// Creates a body of the events of `upstream` as `judge` changes them.
-    pub(super) fn new(upstream: Body, judge: J, max_event_bytes: usize) -> Self {
-        let filter = Some(Filter::with(judge, max_event_bytes));
-        Self { upstream, filter, ending: None }
+    pub(super) fn events(upstream: Body, judge: J, max_event_bytes: usize) -> Self {
+        Self::new(upstream, Filter::with(judge, max_event_bytes))
+    }
+}
+
+impl<C: Change> Filtered<C> {
+    /// Creates a body of the bytes of `upstream` as they are after `change`.
+    pub(super) fn new(upstream: Body, change: C) -> Self {
+        Self { upstream, change: Some(change), ending: None }
     }
 
     /// Takes the upstream's last frame, and returns the bytes held back until then, if any.
     fn end(&mut self, ending: LastFrame) -> Bytes {
         self.ending = Some(ending);
-        self.filter.take().map(Filter::finish).unwrap_or_default().into()
+        self.change.take().map(C::finish).unwrap_or_default().into()
     }
 }
 
-impl<J: Judge + Unpin> HttpBody for Filtered<J> {
+impl<C: Change + Unpin> HttpBody for Filtered<C> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -69,15 +100,15 @@ impl<J: Judge + Unpin> HttpBody for Filtered<J> {
                 }
             }
             let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));
-            let Some(filter) = this.filter.as_mut() else { return Poll::Ready(frame) };
+            let Some(change) = this.change.as_mut() else { return Poll::Ready(frame) };
             let bytes = match frame.map(|frame| frame.map(Frame::into_data)) {
-                Some(Ok(Ok(bytes))) => match filter.feed(&bytes) {
+                Some(Ok(Ok(bytes))) => match change.feed(&bytes) {
                     Cow::Borrowed(part) => bytes.slice_ref(part),
                     Cow::Owned(made) => made.into(),
                 },
                 Some(Ok(Err(trailers))) => this.end(LastFrame::Trailers(trailers)),
                 Some(Err(error)) => {
-                    let is_next = !filter.is_holding();
+                    let is_next = !change.is_holding();
                     this.end(LastFrame::Error { error, is_next })
                 }
                 None => this.end(LastFrame::End),
@@ -89,7 +120,7 @@ impl<J: Judge + Unpin> HttpBody for Filtered<J> {
     }
 
     fn is_end_stream(&self) -> bool {
-        let is_holding = self.filter.as_ref().is_some_and(Filter::is_holding);
+        let is_holding = self.change.as_ref().is_some_and(C::is_holding);
         self.ending.is_none() && !is_holding && self.upstream.is_end_stream()
     }
 }

@@ -16,6 +16,6 @@ pub fn without_usage(response: Response<Body>) -> Response<Body> {
         return Response::from_parts(parts, body);
     }
     parts.headers.remove(CONTENT_LENGTH);
-    let body = Filtered::new(body, WithoutUsage, MAX_EVENT_BYTES);
+    let body = Filtered::events(body, WithoutUsage, MAX_EVENT_BYTES);
     Response::from_parts(parts, Body::new(body))
 }
