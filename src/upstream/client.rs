@@ -161,6 +161,7 @@ impl Client {
             },
         };
         let new_connection = Arc::new(AtomicBool::new(false));
+        let begun = Instant::now();
         let first =
             NEW_CONNECTION.scope(Arc::clone(&new_connection), self.attempt(&self.pooled, &sending));
         let error = match first.await {
@@ -171,6 +172,7 @@ impl Client {
             failure: error.failure(),
             new_connection: new_connection.load(Ordering::Relaxed),
             replayable: sending.is_replayable(),
+            waited_ms: begun.elapsed().as_millis() as u64,
         };
         if retry::sends_again(attempt) {
             return self.attempt(&self.unpooled, &sending).await;

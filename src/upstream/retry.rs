@@ -23,15 +23,22 @@ pub struct FailedAttempt {
     pub new_connection: bool,
     /// The request can be sent again, byte for byte.
     pub replayable: bool,
+    /// Time from the start of sending to the failure.
+    pub waited_ms: u64,
 }
+
+/// Longest that the close of an idle connection takes to arrive. After that the upstream has most likely worked on
+/// the request.
+const MAX_CLOSE_MS: u64 = 1000;
 
 /// Whether to send the request once more, on a new connection.
 ///
-/// A pooled connection that closes was most often closed by the upstream before the request reached
-/// it. On a new connection this does not hold: the upstream may have acted on the request, so it is
-/// not sent twice.
+/// A pooled connection that closes soon was most often closed by the upstream before the request reached
+/// it. On a new connection, and later, this does not hold: the upstream may have acted on the request, so it
+/// is not sent twice without a row of its own.
 pub fn sends_again(attempt: FailedAttempt) -> bool {
-    attempt.failure == Failure::Closed && !attempt.new_connection && attempt.replayable
+    let is_soon = attempt.waited_ms <= MAX_CLOSE_MS;
+    attempt.failure == Failure::Closed && !attempt.new_connection && attempt.replayable && is_soon
 }
 
 /// First pause before a retry, and the maximum that it grows to.
@@ -149,15 +156,16 @@ mod tests {
     #[test]
     fn only_a_pooled_connection_that_closed_is_worth_another_try() {
         let rows = [
-            (Failure::Closed, false, true, true),
-            (Failure::Closed, true, true, false),
-            (Failure::Closed, false, false, false),
-            (Failure::Connect, true, true, false),
-            (Failure::Connect, false, true, false),
-            (Failure::Other, false, true, false),
+            (Failure::Closed, false, true, 1000, true),
+            (Failure::Closed, false, true, 1001, false),
+            (Failure::Closed, true, true, 0, false),
+            (Failure::Closed, false, false, 0, false),
+            (Failure::Connect, true, true, 0, false),
+            (Failure::Connect, false, true, 0, false),
+            (Failure::Other, false, true, 0, false),
         ];
-        for (failure, new_connection, replayable, again) in rows {
-            let attempt = FailedAttempt { failure, new_connection, replayable };
+        for (failure, new_connection, replayable, waited_ms, again) in rows {
+            let attempt = FailedAttempt { failure, new_connection, replayable, waited_ms };
             assert_eq!(sends_again(attempt), again, "{attempt:?}");
         }
     }
