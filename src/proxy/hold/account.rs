@@ -48,6 +48,8 @@ pub struct Terms {
     service_tier: Option<String>,
     is_fast: bool,
     region: Option<String>,
+    /// Whether it may search the web.
+    pub may_search: bool,
 }
 
 impl Terms {
@@ -63,6 +65,7 @@ impl Terms {
             service_tier: service_tier.filter(|own| !is_standard(own)).map(str::to_owned),
             is_fast: allowance.is_fast,
             region: region.map(str::to_owned),
+            may_search: allowance.searches > 0,
         };
         (terms != Self::default()).then_some(terms)
     }

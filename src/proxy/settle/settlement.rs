@@ -91,8 +91,11 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     };
     let is_estimated = flags.any(Flags::ESTIMATED);
     let usage = supposed(usage, known);
-    let searches = known.price.is_some_and(|price| price.fee(Kind::WebSearch).is_some());
-    let lacks_search_fee = known.searches_unasked && !searches;
+    let has_search_fee = known.price.is_some_and(|price| price.fee(Kind::WebSearch).is_some());
+    // Qwen and others do not report the searches that they charge for.
+    let may_search = known.terms.is_some_and(|terms| terms.may_search);
+    let may_have_searched = known.searches_unasked || may_search && usage.web_searches.is_none();
+    let lacks_search_fee = may_have_searched && !has_search_fee;
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
     let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
     let priced = known.price.filter(|_| has_fee || is_counted(&usage)).map(|price| {

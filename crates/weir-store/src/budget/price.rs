@@ -389,10 +389,10 @@ pub enum ServiceTier {
 
 impl ServiceTier {
     /// Returns the cost of a tier without a price of its own, in thousandths of the standard one: OpenAI's priority
-    /// up to twice, Anthropic's fast answers six times, batches of both half (their pages on pricing).
+    /// up to two and a half times, Anthropic's fast answers six times, batches of both half (their pages on pricing).
     fn permille_without_price(self) -> u64 {
         match self {
-            Self::Priority => 2000,
+            Self::Priority => 2500,
             Self::Fast => 6000,
             Self::Batch => 500,
             Self::Standard | Self::Flex | Self::Other => 1000,

@@ -110,8 +110,8 @@ fn service_tiers_have_their_own_rates_or_are_billed_in_part() {
         ("default", 1000, 2_500_000, false),
         ("standard", 1000, 2_500_000, false),
         ("flex", 1000, 1_250_000, false),
-        // Twice, by rule.
-        ("priority", 1000, 5_000_000, true),
+        // Two and a half times, by rule.
+        ("priority", 1000, 6_250_000, true),
         ("fast", 1000, 15_000_000, true),
         // Half, by rule.
         ("batch", 1000, 1_250_000, true),
@@ -355,7 +355,7 @@ fn each_inference_may_read_the_whole_prompt() {
 fn a_project_may_have_priority_as_its_own_tier() {
     let mut price = Price::parse("in 1 out 10").expect("a price");
     let most = Most { prompt_tokens: 1000, may_be_priority: true, ..Most::default() };
-    assert_eq!(price.bound(&most).nano_usd(100), 4_000_000);
+    assert_eq!(price.bound(&most).nano_usd(100), 5_000_000);
     let flex = Most { service_tier: Some(ServiceTier::Flex), ..most };
     assert_eq!(price.bound(&flex).nano_usd(100), 2_000_000);
     price.service_tiers.push((ServiceTier::Priority, Rates::of_tokens(1_500_000_000, 1)));
