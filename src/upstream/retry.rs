@@ -37,8 +37,8 @@ const MAX_CLOSE_MS: u64 = 1000;
 /// it. On a new connection, and later, this does not hold: the upstream may have acted on the request, so it
 /// is not sent twice without a row of its own.
 pub fn sends_again(attempt: FailedAttempt) -> bool {
-    let is_soon = attempt.waited_ms <= MAX_CLOSE_MS;
-    attempt.failure == Failure::Closed && !attempt.new_connection && attempt.replayable && is_soon
+    let is_closed = attempt.failure == Failure::Closed && attempt.waited_ms <= MAX_CLOSE_MS;
+    is_closed && !attempt.new_connection && attempt.replayable
 }
 
 /// First pause before a retry, and the maximum that it grows to.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use http::Response;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 
-use super::filtered::{Change, Filtered};
+use super::filtered::{Filtered, Passage};
 use crate::proxy::compaction::{answer, edits};
 use crate::proxy::send::attempt::Attempt;
 use crate::proxy::settings::Settings;
@@ -82,21 +82,21 @@ pub fn with(response: Response<Body>, addition: Addition) -> Response<Body> {
             Body::new(Filtered::events(body, named, output_item::MAX_EVENT_BYTES))
         }
         (false, addition) => {
-            Body::new(Filtered::new(body, Whole { addition, held: Vec::new(), passes: false }))
+            Body::new(Filtered::new(body, HeldAnswer { addition, held: Vec::new(), passes: false }))
         }
     };
     Response::from_parts(parts, body)
 }
 
 /// Answer that is held until it is complete, since only then its members are certain.
-struct Whole {
+struct HeldAnswer {
     addition: Addition,
     held: Vec<u8>,
     /// Whether it is too large, and passes as it is.
     passes: bool,
 }
 
-impl Change for Whole {
+impl Passage for HeldAnswer {
     fn feed<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         if self.passes {
             return bytes.into();

@@ -10,8 +10,8 @@ use http_body::{Body as HttpBody, Frame};
 use crate::upstream::{Body, BoxError};
 use weir_engine::wire::event_filter::{Filter, Judge};
 
-/// Change of the bytes of an answer.
-pub(super) trait Change {
+/// Change of an answer's bytes on their way.
+pub(super) trait Passage {
     /// Takes the next bytes and returns those to forward, borrowed if they are an unchanged part of `bytes`.
     fn feed<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, [u8]>;
 
@@ -22,7 +22,7 @@ pub(super) trait Change {
     fn finish(self) -> Vec<u8>;
 }
 
-impl<J: Judge> Change for Filter<J> {
+impl<J: Judge> Passage for Filter<J> {
     fn feed<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         Filter::feed(self, bytes)
     }
@@ -36,11 +36,11 @@ impl<J: Judge> Change for Filter<J> {
     }
 }
 
-/// Body whose bytes pass a change.
-pub(super) struct Filtered<C> {
+/// Body whose bytes are changed.
+pub(super) struct Filtered<P> {
     upstream: Body,
     /// `None` once the answer has ended.
-    change: Option<C>,
+    passage: Option<P>,
     /// Frame after the last bytes.
     ending: Option<LastFrame>,
 }
@@ -63,20 +63,20 @@ impl<J: Judge> Filtered<Filter<J>> {
     }
 }
 
-impl<C: Change> Filtered<C> {
-    /// Creates a body of the bytes of `upstream` as they are after `change`.
-    pub(super) fn new(upstream: Body, change: C) -> Self {
-        Self { upstream, change: Some(change), ending: None }
+impl<P: Passage> Filtered<P> {
+    /// Creates a body of the bytes of `upstream` as `passage` changes them.
+    pub(super) fn new(upstream: Body, passage: P) -> Self {
+        Self { upstream, passage: Some(passage), ending: None }
     }
 
     /// Takes the upstream's last frame, and returns the bytes held back until then, if any.
     fn end(&mut self, ending: LastFrame) -> Bytes {
         self.ending = Some(ending);
-        self.change.take().map(C::finish).unwrap_or_default().into()
+        self.passage.take().map(P::finish).unwrap_or_default().into()
     }
 }
 
-impl<C: Change + Unpin> HttpBody for Filtered<C> {
+impl<P: Passage + Unpin> HttpBody for Filtered<P> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -100,15 +100,15 @@ impl<C: Change + Unpin> HttpBody for Filtered<C> {
                 }
             }
             let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));
-            let Some(change) = this.change.as_mut() else { return Poll::Ready(frame) };
+            let Some(passage) = this.passage.as_mut() else { return Poll::Ready(frame) };
             let bytes = match frame.map(|frame| frame.map(Frame::into_data)) {
-                Some(Ok(Ok(bytes))) => match change.feed(&bytes) {
+                Some(Ok(Ok(bytes))) => match passage.feed(&bytes) {
                     Cow::Borrowed(part) => bytes.slice_ref(part),
                     Cow::Owned(made) => made.into(),
                 },
                 Some(Ok(Err(trailers))) => this.end(LastFrame::Trailers(trailers)),
                 Some(Err(error)) => {
-                    let is_next = !change.is_holding();
+                    let is_next = !passage.is_holding();
                     this.end(LastFrame::Error { error, is_next })
                 }
                 None => this.end(LastFrame::End),
@@ -120,7 +120,7 @@ impl<C: Change + Unpin> HttpBody for Filtered<C> {
     }
 
     fn is_end_stream(&self) -> bool {
-        let is_holding = self.change.as_ref().is_some_and(C::is_holding);
+        let is_holding = self.passage.as_ref().is_some_and(P::is_holding);
         self.ending.is_none() && !is_holding && self.upstream.is_end_stream()
     }
 }

@@ -62,6 +62,15 @@ impl Known<'_> {
         }
     }
 
+    /// Whether the answer may have searched the web, which is not reported, at a fee that is not known. Qwen and
+    /// others do not report such searches.
+    fn lacks_search_fee(&self, usage: &Usage) -> bool {
+        let is_open =
+            self.terms.is_some_and(|terms| terms.may_search) && usage.web_searches.is_none();
+        let has_fee = self.price.is_some_and(|price| price.fee(Kind::WebSearch).is_some());
+        (self.searches_unasked || is_open) && !has_fee
+    }
+
     /// Whether nothing is charged for an answer without usage: it was refused, or failed before any content. A
     /// gateway that gave up waiting does not know what became of it, so what is held for it is spent.
     fn is_free(&self, metered: &Metered) -> bool {
@@ -91,11 +100,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     };
     let is_estimated = flags.any(Flags::ESTIMATED);
     let usage = supposed(usage, known);
-    let has_search_fee = known.price.is_some_and(|price| price.fee(Kind::WebSearch).is_some());
-    // Qwen and others do not report the searches that they charge for.
-    let may_search = known.terms.is_some_and(|terms| terms.may_search);
-    let may_have_searched = known.searches_unasked || may_search && usage.web_searches.is_none();
-    let lacks_search_fee = may_have_searched && !has_search_fee;
+    let lacks_search_fee = known.lacks_search_fee(&usage);
     let stated = usage.stated_nano_usd.filter(|_| known.takes_stated_cost);
     let has_fee = known.price.is_some_and(|price| price.fee(Kind::Request).is_some());
     let priced = known.price.filter(|_| has_fee || is_counted(&usage)).map(|price| {
@@ -626,7 +631,7 @@ mod tests {
             ("fast", &fast, writes, None, None, 600_000, true),
             ("batch", &cheap, writes, None, None, 100_000, true),
             ("batch, reported", &cheap, writes, None, batch, 50_000, false),
-            ("two tiers", &two, writes, None, None, 200_000, true),
+            ("two tiers", &two, writes, None, None, 250_000, true),
             ("no tier", &auto, writes, None, None, 100_000, false),
             ("region", &place, writes, None, None, 200_000, true),
             ("region, reported", &place, writes, us, None, 200_000, false),
@@ -638,6 +643,31 @@ mod tests {
             let settled = settle(End::Seen, &metered, &known);
             assert_eq!(settled.cost_nano_usd, Some(nano_usd), "{name}");
             assert_eq!(settled.flags.any(Flags::ESTIMATED), is_flagged, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_search_that_may_have_run_without_a_fee_is_flagged() {
+        let dear = Price::parse("in 1 out 10 search 10").expect("a price");
+        let plain = Price::parse("in 1 out 10").expect("a price");
+        let search = Terms::of(&Allowance { searches: 1, ..Allowance::default() });
+        for (price, terms, searches, is_partly) in [
+            (&plain, &search, None, true),
+            (&plain, &search, Some(0), false),
+            (&plain, &search, Some(1), true),
+            (&plain, &None, None, false),
+            (&dear, &search, None, false),
+        ] {
+            let usage = Usage {
+                prompt_tokens: Some(100),
+                completion_tokens: Some(10),
+                web_searches: searches,
+                ..Usage::default()
+            };
+            let metered = Metered { usage: Some(usage), ..metered(None, 0, true) };
+            let known = Known { terms: terms.as_ref(), ..known(price, Some(200)) };
+            let flags = settle(End::Seen, &metered, &known).flags;
+            assert_eq!(flags.any(Flags::PARTLY_PRICED), is_partly, "{searches:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! What requests of many providers allow.
 
-use super::Allowance;
+use super::{Allowance, DEFAULT_FALLBACK, IMAGE_MODEL, MAX_FALLBACKS, is_elsewhere};
 use crate::wire::Protocol;
 
 fn of(body: &str) -> Allowance {

@@ -23,22 +23,12 @@ impl Allowance {
             self.hidden_tokens = TOOL_PROMPT_TOKENS;
         }
         for tool in &tools {
-            self.tool(tool, protocol);
-            let kinds: Vec<_> = all(tool, "type").into_iter().filter_map(json::string).collect();
-            let is = |start: &str| kinds.iter().any(|kind| kind.starts_with(start));
-            let own = HIDDEN_TOKENS.iter().rev().find(|(start, _)| is(start));
-            self.hidden_tokens += own.map_or(0, |(_, tokens)| *tokens);
-            let executions = all(tool, "execution");
-            let is_client = |raw: &&str| json::string(raw).is_some_and(|own| own == "client");
-            let is_callers = !executions.is_empty() && executions.iter().all(is_client);
-            if is("tool_search") && !is_callers {
-                self.deferred_tokens = (raw.len() as u64).div_ceil(DEFINITION_BYTES);
-            }
+            self.tool(tool, raw.len() as u64, protocol);
         }
     }
 
-    /// Reads a tool. One without a function of the caller's runs at the provider.
-    fn tool(&mut self, raw: &str, protocol: Option<Protocol>) {
+    /// Reads a tool of a list of so many bytes. One without a function of the caller's runs at the provider.
+    fn tool(&mut self, raw: &str, list_bytes: u64, protocol: Option<Protocol>) {
         let members = json::members(raw).unwrap_or_default();
         let of = |name: &'static str| {
             members.iter().filter(move |(own, _)| own == name).map(|(_, raw)| *raw)
@@ -61,10 +51,18 @@ impl Allowance {
                 .any(|own| kind.starts_with(own)),
         };
         // Of two types the provider may read either.
-        let kinds = of("type").map(|raw| json::string(raw).unwrap_or_default());
-        let mut kinds: Vec<Cow<'_, str>> = kinds.collect();
+        let mut kinds: Vec<_> =
+            of("type").map(|raw| json::string(raw).unwrap_or_default()).collect();
         if kinds.is_empty() {
             kinds.push(Cow::Borrowed(""));
+        }
+        let is = |start: &str| kinds.iter().any(|kind| kind.starts_with(start));
+        let hidden = HIDDEN_TOKENS.iter().rev().find(|(start, _)| is(start));
+        self.hidden_tokens += hidden.map_or(0, |(_, tokens)| *tokens);
+        let is_client = |raw| json::string(raw).is_some_and(|own| own == "client");
+        let is_clients = of("execution").next().is_some() && of("execution").all(is_client);
+        if is("tool_search") && !is_clients {
+            self.deferred_tokens = list_bytes.div_ceil(DEFINITION_BYTES);
         }
         let Some(kind) = kinds.into_iter().find(|kind| !is_callers(kind)) else { return };
         // Anthropic's; others do not obey it.
