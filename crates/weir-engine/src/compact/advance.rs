@@ -152,6 +152,7 @@ impl Compactor {
             return Cow::Borrowed(self);
         }
         let mut end = self.clone();
+        end.rests.failures = 0;
         end.settle(source);
         Cow::Owned(end)
     }
@@ -197,6 +198,9 @@ impl Compactor {
 
     /// Examines the size, and compacts if it is above a mark.
     fn settle(&mut self, source: &dyn Source) {
+        if self.rests.waits(self.turns.list.len(), self.messages()) {
+            return;
+        }
         self.requests.is_pending = false;
         self.requests.is_settled = true;
         if self.is_clearing_due() {
@@ -247,6 +251,8 @@ impl Compactor {
         if mark == Mark::Hard {
             self.rests.hard_tokens = rest_tokens;
         }
+        let is_above_limit = self.sizes.request_tokens > self.profile.limit_tokens;
+        self.rests.ended(is_above_limit, self.turns.list.len(), self.messages());
     }
 
     /// Records the effects of the compaction at `mark` since `before`.

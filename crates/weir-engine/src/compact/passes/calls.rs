@@ -1,39 +1,80 @@
 //! Calls and results: which call a result answers, and which arguments of a call can be shortened.
 //! Read only.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::wire::message::{Call, arguments_text};
-use crate::wire::{Role, json};
+use crate::wire::{Message, Role, json};
 
 /// Minimum length of an argument text that is shortened.
 const LONG_BYTES: usize = 512;
 /// Length kept of a shortened text.
 const HEAD_BYTES: usize = 120;
 
-/// Returns the tool whose call the result `message` answers: by its id, or else by its position among the
-/// results.
-pub(crate) fn answered(state: &Compactor, message: usize, source: &dyn Source) -> Option<String> {
-    let turn = state.turns.of_message[message]?;
-    let first = state.turns.list[turn].first;
-    let answers = source.message(message)?.answers.map(str::to_owned);
-    let asking: Vec<usize> =
-        (first..message).rev().filter(|own| state.messages.facts[*own].calls > 0).collect();
-    let answers = answers.as_deref().filter(|id| !id.is_empty());
-    for own in &asking {
-        let own = source.message(*own)?;
-        if let Some(call) = own.calls.iter().find(|call| answers == Some(call.id)) {
-            return Some(tool(call));
-        }
-    }
-    let last = *asking.first()?;
-    let is_result = |own: &usize| state.messages.facts[*own].role == Role::Tool;
-    let place = (last + 1..message).filter(is_result).count();
-    source.message(last)?.calls.get(place).map(tool)
+/// Tools whose calls results answer. Each message with calls is read once.
+#[derive(Default)]
+pub(crate) struct Answered(RefCell<HashMap<usize, Rc<Named>>>);
+
+/// Calls of a message: the tool of each, and the first call with each ID.
+#[derive(Default)]
+struct Named {
+    tools: Vec<String>,
+    ids: HashMap<String, usize>,
 }
 
-fn tool(call: &Call<'_>) -> String {
-    json::string(call.name).unwrap_or_default().into_owned()
+impl Named {
+    fn of(message: &Message<'_>) -> Self {
+        let tool = |call: &Call<'_>| json::string(call.name).unwrap_or_default().into_owned();
+        let mut ids = HashMap::new();
+        for (place, call) in
+            message.calls.iter().enumerate().filter(|(_, call)| !call.id.is_empty())
+        {
+            ids.entry(call.id.to_owned()).or_insert(place);
+        }
+        Self { tools: message.calls.iter().map(tool).collect(), ids }
+    }
+}
+
+impl Answered {
+    /// Returns the tool whose call the result `message` answers: by its ID, or else by its position among the
+    /// results.
+    pub(crate) fn tool(
+        &self,
+        state: &Compactor,
+        message: usize,
+        source: &dyn Source,
+    ) -> Option<String> {
+        let turn = state.turns.of_message[message]?;
+        let first = state.turns.list[turn].first;
+        let own = source.message(message)?;
+        let id = own.answers.filter(|id| !id.is_empty());
+        let asks = |own: &usize| state.messages.facts[*own].calls > 0;
+        let mut asking = (first..message).rev().filter(asks);
+        let by_id = |asking: usize| {
+            let named = self.named(asking, source)?;
+            named.ids.get(id?).map(|place| named.tools[*place].clone())
+        };
+        if let Some(tool) = id.and_then(|_| asking.clone().find_map(by_id)) {
+            return Some(tool);
+        }
+        let last = asking.next()?;
+        let is_result = |own: &usize| state.messages.facts[*own].role == Role::Tool;
+        let place = (last + 1..message).filter(is_result).count();
+        self.named(last, source)?.tools.get(place).cloned()
+    }
+
+    fn named(&self, asking: usize, source: &dyn Source) -> Option<Rc<Named>> {
+        if let Some(known) = self.0.borrow().get(&asking) {
+            return Some(Rc::clone(known));
+        }
+        let named = Rc::new(Named::of(&source.message(asking)?));
+        self.0.borrow_mut().insert(asking, Rc::clone(&named));
+        Some(named)
+    }
 }
 
 /// Returns the arguments with long texts shortened, as a JSON object again. `None` if there is

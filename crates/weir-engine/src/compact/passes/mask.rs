@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Compaction;
-use super::calls;
+use super::calls::{self, Answered};
 use crate::compact::message::placeholder::{self, Reason};
 use crate::compact::policy::share;
 use crate::compact::source::Source;
@@ -49,7 +49,7 @@ impl Compaction<'_> {
     fn rewrites(&self, mark_tokens: u64, source: &dyn Source) -> Vec<(usize, Rewrite)> {
         let policy = &self.state.profile.policy;
         let mut found: Vec<(usize, Rewrite)> = Vec::new();
-        let mut seen = BTreeSet::new();
+        let (mut seen, answered) = (BTreeSet::new(), Answered::default());
         let mut size_tokens = self.state.sizes.request_tokens;
         let batch = policy.mask.batch.max(1) as usize;
         let mut take = |message: usize, rewrite: Option<Rewrite>| {
@@ -65,7 +65,8 @@ impl Compaction<'_> {
         };
         if policy.mask.repeats {
             for message in self.repeated(source) {
-                if !take(message, self.masked_result(message, Reason::Repeated, source)) {
+                if !take(message, self.masked_result(message, Reason::Repeated, &answered, source))
+                {
                     break;
                 }
             }
@@ -74,7 +75,7 @@ impl Compaction<'_> {
             let fact = &self.state.messages.facts[message];
             let rewrite = match fact.role {
                 Role::Tool if policy.mask.results => {
-                    self.masked_result(message, Reason::Old, source)
+                    self.masked_result(message, Reason::Old, &answered, source)
                 }
                 Role::Assistant if policy.mask.arguments && fact.calls > 0 => {
                     self.shortened_calls(message, source)
@@ -165,9 +166,10 @@ impl Compaction<'_> {
         &self,
         message: usize,
         reason: Reason,
+        answered: &Answered,
         source: &dyn Source,
     ) -> Option<Rewrite> {
-        let tool = calls::answered(self.state, message, source).unwrap_or_default();
+        let tool = answered.tool(self.state, message, source).unwrap_or_default();
         let said = placeholder::of_result(&source.message(message)?, &tool, reason)?;
         self.rewrite(message, Edit::Replace(said), source)
     }
@@ -180,7 +182,7 @@ impl Compaction<'_> {
         is_any.then(|| self.rewrite(message, Edit::Arguments(texts), source)).flatten()
     }
 
-    fn masked_images(&self, message: usize, source: &dyn Source) -> Option<Rewrite> {
+    pub(super) fn masked_images(&self, message: usize, source: &dyn Source) -> Option<Rewrite> {
         if self.state.messages.clips.contains_key(&message) {
             return None;
         }
@@ -223,7 +225,7 @@ impl super::Compactor {
         if most_tokens == 0 || fact.role != Role::Tool || fact.text_tokens <= most_tokens {
             return;
         }
-        let tool = calls::answered(self, message, source);
+        let tool = Answered::default().tool(self, message, source);
         let Some(said) = source.message(message).and_then(|own| {
             placeholder::of_result(&own, &tool.unwrap_or_default(), Reason::Oversized)
         }) else {

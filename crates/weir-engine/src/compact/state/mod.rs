@@ -95,6 +95,33 @@ pub(crate) struct Rests {
     pub(crate) soft_tokens: u64,
     pub(crate) hard_tokens: u64,
     pub(crate) clear_tokens: u64,
+    /// Compactions in a row that ended above the limit while this many turns were there.
+    pub(crate) failures: u32,
+    pub(crate) failed_turns: usize,
+    /// Number of messages from which on the next one is tried, if there were many.
+    pub(crate) next_messages: usize,
+}
+
+/// Compactions in a row above the limit, within one turn, after which only growth of the conversation by a
+/// part of it brings another: each looks at all messages.
+const MOST_FAILURES: u32 = 32;
+const FAILURE_PARTS: usize = 8;
+
+impl Rests {
+    /// Whether a conversation of so many turns and messages still cannot fit, most likely.
+    pub(crate) fn waits(&self, turns: usize, messages: usize) -> bool {
+        self.failures >= MOST_FAILURES
+            && turns == self.failed_turns
+            && messages < self.next_messages
+    }
+
+    /// Takes note of the end of a compaction.
+    pub(crate) fn ended(&mut self, is_above_limit: bool, turns: usize, messages: usize) {
+        let is_same = is_above_limit && turns == self.failed_turns;
+        self.failures = if is_same { self.failures + 1 } else { is_above_limit.into() };
+        self.failed_turns = turns;
+        self.next_messages = messages + messages / FAILURE_PARTS;
+    }
 }
 
 /// Changes to the sent form.
