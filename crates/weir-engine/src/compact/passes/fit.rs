@@ -9,7 +9,7 @@ use crate::compact::message::measure::Fact;
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::Pin;
-use crate::compact::state::messages::Fate;
+use crate::compact::state::messages::{Fate, Rewrite};
 use crate::compact::state::turns::{Turn, TurnKind};
 use crate::wire::Role;
 
@@ -24,16 +24,17 @@ const USERS_SHARE: u64 = 64;
 
 impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
-    /// recent turns and loads of tools that no call needs, the bulk of calls' arguments, more of results if the newest turn has several,
-    /// turns that the caller pinned, nearly all of results if the user's messages are small, the newest question,
-    /// the first user message and all loads of tools, then more of results and arguments, at last nearly all of
-    /// them and of placeholders, older parts of the newest turns, and the bulk of the assistant's texts. A user's
-    /// text is never clipped.
+    /// recent turns and loads of tools that no call needs, the bulk of calls' arguments, images of results, more of
+    /// results if the newest turn has several, turns that the caller pinned, nearly all of results if the user's
+    /// messages are small, the newest question, the first user message and all loads of tools, then more of results
+    /// and arguments, at last nearly all of them and of placeholders, older parts of the newest turns, and the bulk
+    /// of the assistant's texts. A user's text is never clipped.
     pub(crate) fn fit(&mut self, source: &dyn Source) {
         self.clip_results(LONG_TOKENS, source);
         self.give_way(Pin::Recent);
         self.release_loads(source);
         self.clip_arguments(LONG_TOKENS, source);
+        self.drop_images(source);
         if self.turn(self.newest).results > 1 {
             self.clip_both(SHORT_TOKENS, source);
         }
@@ -198,12 +199,7 @@ impl Compaction<'_> {
             (is_own && size(self, message) > least_tokens).then(|| size(self, message))
         });
         let sizes: Vec<u64> = results.iter().map(|message| size(self, *message)).collect();
-        let limit = self.state.profile.limit_tokens;
-        let most_tokens = self.most_tokens().saturating_sub(limit / NOTE_SHARE);
-        let excess = self.state.sizes.request_tokens + self.state.opening_tokens();
-        let excess = excess.saturating_sub(most_tokens);
-        let room = sizes.iter().sum::<u64>().saturating_sub(excess);
-        let level = even_share(&sizes, room).max(least_tokens);
+        let level = self.level(&sizes, least_tokens);
         for (message, before) in results.into_iter().zip(sizes) {
             if before <= level {
                 return;
@@ -254,9 +250,9 @@ impl Compaction<'_> {
         }
     }
 
-    /// Clips the arguments of answered calls, and outputs of calls inside a message, to a size, largest
-    /// first, until the limit is reached.
-    fn clip_arguments(&mut self, level_tokens: u64, source: &dyn Source) {
+    /// Clips the arguments of answered calls, and outputs of calls inside a message, evenly, so that the size is
+    /// within the limit with room for a note, but none to less than `least_tokens`.
+    fn clip_arguments(&mut self, least_tokens: u64, source: &dyn Source) {
         if !self.is_above_limit() {
             return;
         }
@@ -264,17 +260,75 @@ impl Compaction<'_> {
             let fact = &self.state.messages.facts[message];
             let is_answered = fact.calls > 0 && turn.results > 0;
             let may_hold_outputs = fact.calls == 0 && turn.kind == TurnKind::Assistant;
-            let is_above = self.state.messages.current_tokens(message) > level_tokens;
-            ((is_answered || may_hold_outputs) && is_above).then_some(fact.tokens)
+            let now_tokens = self.state.messages.current_tokens(message);
+            let is_above = now_tokens > least_tokens;
+            ((is_answered || may_hold_outputs) && is_above).then_some(now_tokens)
         });
-        for message in calls {
+        let size = |message: &usize| self.state.messages.current_tokens(*message);
+        let sizes: Vec<u64> = calls.iter().map(size).collect();
+        let level = self.level(&sizes, least_tokens);
+        for (message, before) in calls.into_iter().zip(sizes) {
+            if before <= level {
+                return;
+            }
+            if let Some(rewrite) = self.shortened(message, (level, least_tokens), source)
+                && rewrite.tokens < before
+            {
+                self.state.changes.touch(message);
+                self.state.set_rewrite(message, rewrite);
+                self.state.messages.fates[message] = Fate::Clipped;
+            }
+        }
+    }
+
+    /// Returns the size that the largest of `sizes` shrink to, so that the request is within the limit with room
+    /// for a note; no less than `least_tokens`.
+    fn level(&self, sizes: &[u64], least_tokens: u64) -> u64 {
+        let limit = self.state.profile.limit_tokens;
+        let most_tokens = self.most_tokens().saturating_sub(limit / NOTE_SHARE);
+        let now_tokens = self.state.sizes.request_tokens + self.state.opening_tokens();
+        let excess = now_tokens.saturating_sub(most_tokens);
+        even_share(sizes, sizes.iter().sum::<u64>().saturating_sub(excess)).max(least_tokens)
+    }
+
+    /// Returns a message with its arguments and outputs clipped so that it has at most `level` tokens, if they
+    /// need not be less than `least` tokens each for that; `None` if none becomes shorter.
+    fn shortened(
+        &self,
+        message: usize,
+        (level, least): (u64, u64),
+        source: &dyn Source,
+    ) -> Option<Rewrite> {
+        let mut each = level;
+        loop {
+            let edit = source.clip_arguments(message, each);
+            let rewrite = edit.and_then(|edit| self.rewrite(message, edit, source));
+            let excess = rewrite.as_ref().map_or(each, |own| own.tokens.saturating_sub(level));
+            if excess == 0 || each == least {
+                return rewrite;
+            }
+            // Each takes its part of the excess; where none is longer than `each`, half of that is next.
+            let share = u128::from(each) * u128::from(level) / u128::from(level + excess);
+            each = (share as u64).min(each - 1).max(least);
+        }
+    }
+
+    /// Leaves images out of results, the oldest first, until the limit is reached.
+    fn drop_images(&mut self, source: &dyn Source) {
+        let facts = &self.state.messages.facts;
+        let turns = &self.state.turns;
+        let has_images = |message: &usize| {
+            let is_live = turns.of_message[*message].is_some_and(|turn| !turns.list[turn].is_gone);
+            is_live && facts[*message].role == Role::Tool
+        };
+        let results: Vec<usize> = (0..facts.len()).filter(has_images).collect();
+        for message in results {
             if !self.is_above_limit() {
                 return;
             }
             let before = self.state.messages.current_tokens(message);
-            let edit = source.clip_arguments(message, level_tokens);
-            let rewrite = edit.and_then(|edit| self.rewrite(message, edit, source));
-            if let Some(rewrite) = rewrite.filter(|rewrite| rewrite.tokens < before) {
+            let masked = self.masked_images(message, source);
+            if let Some(rewrite) = masked.filter(|rewrite| rewrite.tokens < before) {
                 self.state.changes.touch(message);
                 self.state.set_rewrite(message, rewrite);
                 self.state.messages.fates[message] = Fate::Clipped;
