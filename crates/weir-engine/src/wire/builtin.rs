@@ -37,7 +37,9 @@ pub(super) fn call<'a>(kind: &str, raw: &'a str) -> Option<Call<'a>> {
         let own = members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
         own.filter(|raw| *raw != "null")
     };
+    let is_failed = |raw: &str| matches!(raw, "\"failed\"" | "\"incomplete\"");
     Some(Call {
+        has_failed: member("error").is_some() || member("status").is_some_and(is_failed),
         name: member("name").or(member("type")).unwrap_or_default(),
         arguments: ARGUMENTS.iter().find_map(|name| member(name)).unwrap_or_default(),
         id: member("call_id").or(member("id")).unwrap_or_default(),

@@ -274,7 +274,7 @@ fn read_calls<'a>(tool_calls: Option<&'a str>, function_call: Option<&'a str>) -
                     let id = members.iter().find(|(key, _)| key == "id");
                     Call { id: id.map_or("", |(_, id)| id), ..read_call(body) }
                 }
-                _ => Call { name: "", arguments: call, id: "" },
+                _ => Call { arguments: call, ..Call::default() },
             });
         }
     }
@@ -286,16 +286,16 @@ fn read_calls<'a>(tool_calls: Option<&'a str>, function_call: Option<&'a str>) -
 /// which member counts, the whole call serves as its arguments, so that everything is counted.
 fn read_call(raw: &str) -> Call<'_> {
     let Some(members) = json::unique_members(raw) else {
-        return Call { name: "", arguments: raw, id: "" };
+        return Call { arguments: raw, ..Call::default() };
     };
     let member =
         |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, member)| *member);
     match (member("arguments"), member("input")) {
-        (Some(_), Some(_)) => Call { name: "", arguments: raw, id: "" },
+        (Some(_), Some(_)) => Call { arguments: raw, ..Call::default() },
         (arguments, input) => Call {
             name: member("name").unwrap_or_default(),
             arguments: arguments.or(input).unwrap_or_default(),
-            id: "",
+            ..Call::default()
         },
     }
 }

@@ -4,6 +4,23 @@ use std::borrow::Cow;
 
 use super::{Protocol, allowance, json};
 
+/// Maximum number of files of a message that are named, and of characters of each name.
+const MOST_MEDIA: usize = 16;
+const FILE_CHARACTERS: usize = 64;
+
+/// Returns the name of a file, document or video that is a part of a message, in brackets.
+fn file_of(raw: &str) -> Option<String> {
+    let kind = json::member(raw, "type").and_then(json::string)?;
+    if !["file", "document", "video"].iter().any(|own| kind.contains(own)) {
+        return None;
+    }
+    let inside = json::member(raw, "file").unwrap_or(raw);
+    let name = ["filename", "title", "name"].iter().find_map(|own| json::member(inside, own));
+    let name = name.and_then(json::string).unwrap_or(kind);
+    let is_plain = |own: &char| own.is_alphanumeric() || " ._-()".contains(*own);
+    Some(format!("[{}]", name.chars().filter(is_plain).take(FILE_CHARACTERS).collect::<String>()))
+}
+
 /// Role of a message, as far as the engine distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -35,7 +52,7 @@ pub struct Message<'a> {
     pub inner_outputs: Vec<&'a str>,
     /// JSON text of the ID of the call that a result answers.
     pub answers: Option<&'a str>,
-    /// Whether a result is marked as an error (`is_error` of Messages).
+    /// Whether a result is marked as an error (`is_error` of Messages), as failed or as not approved.
     pub is_error: bool,
     /// JSON texts of the IDs with which other parts of the message name a block, this or an earlier one.
     pub names: Vec<(Naming, &'a str)>,
@@ -70,7 +87,7 @@ pub enum Naming {
 }
 
 /// Tool call, or legacy function call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Call<'a> {
     /// JSON text of the name; empty if there is none.
     pub name: &'a str,
@@ -79,6 +96,8 @@ pub struct Call<'a> {
     pub arguments: &'a str,
     /// JSON text of the call's ID; empty if there is none.
     pub id: &'a str,
+    /// Whether it says itself that it failed, as calls of built-in tools do.
+    pub has_failed: bool,
 }
 
 impl<'a> Call<'a> {
@@ -238,6 +257,19 @@ impl<'a> Message<'a> {
         let mut others = self.others.iter();
         self.protocol == Protocol::Messages
             && others.any(|part| matches!(part, Part::Other(raw) if is_compaction(raw)))
+    }
+
+    /// Names what its content has besides texts, such as `[image] [plan.pdf]`; `None` if that is nothing.
+    pub fn media(&self) -> Option<String> {
+        let Content::Parts(parts) = &self.content else { return None };
+        let named = parts.iter().filter_map(|part| match part {
+            Part::Image { .. } => Some("[image]".to_owned()),
+            Part::Audio { .. } => Some("[audio]".to_owned()),
+            Part::Other(raw) => file_of(raw),
+            _ => None,
+        });
+        let named: Vec<String> = named.take(MOST_MEDIA).collect();
+        (!named.is_empty()).then(|| named.join(" "))
     }
 
     /// Returns the content's texts, as JSON strings, in order; a plain string is one text.

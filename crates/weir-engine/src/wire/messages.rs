@@ -399,6 +399,7 @@ impl<'a> Parsed<'a> {
                 name: self.name.unwrap_or_default(),
                 arguments: self.input.unwrap_or_default(),
                 id: self.id.unwrap_or_default(),
+                has_failed: false,
             }),
             kind => {
                 message.inner_calls.extend(builtin::call(kind, self.raw));

@@ -405,6 +405,8 @@ impl<'a> Item<'a> {
         if self.kind == Kind::Output {
             message.role = Role::Tool;
             message.answers = self.call_id;
+            message.is_error = json::member(self.raw, "status") == Some("\"failed\"")
+                || json::member(self.raw, "approve") == Some("false");
             match (self.own.as_ref(), self.output) {
                 // It cannot be a text, so it is never replaced.
                 ("computer_call_output", Some(output)) => message.others.push(read_part(output)),
@@ -470,6 +472,7 @@ impl<'a> Item<'a> {
                     name: self.name.or(json::member(self.raw, "type")).unwrap_or_default(),
                     arguments: self.arguments.unwrap_or_default(),
                     id: self.call_id.unwrap_or_default(),
+                    has_failed: false,
                 });
             }
             _ => {

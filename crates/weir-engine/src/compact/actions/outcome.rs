@@ -1,5 +1,7 @@
 //! Whether an action succeeded, by its result: the one judge of it. Pure.
 
+use super::tools::Tool;
+use crate::compact::message::placeholder::exit_code;
 use crate::compact::message::reading::Reading;
 
 /// Size of the beginning of a result that is read.
@@ -51,6 +53,34 @@ const FINE: [&str; 8] = [
 /// Members of a result in JSON that say that an action failed.
 const FLAGS: [&str; 4] =
     ["\"success\":false", "\"ok\":false", "\"status\":\"error\"", "\"is_error\":true"];
+
+/// Beginnings of results that say that an action failed or was refused, whatever it was, in lower case.
+const OPENINGS: [&str; 9] = [
+    "error",
+    "<tool_use_error>",
+    "failed",
+    "permission denied",
+    "the user doesn't want",
+    "user rejected",
+    "user denied",
+    "the user denied",
+    "the user rejected",
+];
+
+/// Whether a result says so plainly that its action failed that the call may be marked: what a command or a search
+/// prints may well be about errors.
+pub(crate) fn shows_failure(result: &Reading, tool: Tool) -> bool {
+    let exited = || exit_code(&result.text).is_some_and(|code| code != 0);
+    let says = tool.edits_files && says_failure(&result.text);
+    if result.is_error || says || (tool.runs_commands && exited()) {
+        return true;
+    }
+    let line = result.text.trim_start().lines().next().unwrap_or_default();
+    let line = line[..line.floor_char_boundary(MOST_BYTES)].to_lowercase();
+    let dense: String = line.split_whitespace().collect();
+    OPENINGS.iter().any(|own| line.starts_with(own))
+        || line.starts_with('{') && FLAGS.iter().any(|flag| dense.contains(flag))
+}
 
 /// Whether a result says that its action failed: by its mark, or in its first line.
 pub(crate) fn has_failed(result: &Reading) -> bool {

@@ -56,6 +56,16 @@ const SHELLS: [&str; 19] = [
     "bashtool",
 ];
 
+/// Parts of the plain names of tools that ask a user: Claude Code's, Roo's and codex's, and those of others.
+const ASKERS: [&str; 6] = [
+    "askuser",
+    "askfollowup",
+    "requestuserinput",
+    "interactivefeedback",
+    "userfeedback",
+    "humaninput",
+];
+
 /// Tool that handles one task at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskTool {
@@ -73,6 +83,8 @@ pub(crate) struct Tool {
     pub(crate) task: Option<TaskTool>,
     pub(crate) edits_files: bool,
     pub(crate) runs_commands: bool,
+    /// Whether its results are what a user says.
+    pub(crate) asks_user: bool,
 }
 
 impl Tool {
@@ -94,6 +106,8 @@ impl Tool {
             task,
             edits_files: has(&EDITORS) && !lists_tasks && task.is_none(),
             runs_commands: name.is_empty() || has(&SHELLS),
+            asks_user: ASKERS.iter().any(|part| plain.contains(part))
+                || has(&["ask", "request"]) && has(&["user", "human", "input"]),
         }
     }
 }
@@ -138,6 +152,10 @@ mod tests {
             ("multiedit", "edits"),
             ("fs.writeFile", "edits"),
             ("credit_lookup", ""),
+            ("AskUserQuestion", "asks"),
+            ("ask_followup_question", "asks"),
+            ("mcp__feedback__interactive_feedback", "asks"),
+            ("ask_question", ""),
             ("rewritten_query", ""),
             ("prune_branches", ""),
             ("runCommands", "runs"),
@@ -147,6 +165,7 @@ mod tests {
             let all = [
                 (own.lists_tasks, "lists"),
                 (own.task.is_some(), "task"),
+                (own.asks_user, "asks"),
                 (own.edits_files, "edits"),
                 (own.runs_commands, "runs"),
             ];

@@ -34,11 +34,15 @@ pub(crate) struct Chosen {
     pub names: Vec<usize>,
 }
 
-/// Writes the note from the chosen parts of each message.
+/// Mark of a call whose result says that it failed or was refused.
+const FAILED: &str = " (failed)";
+
+/// Writes the note from the chosen parts of each message. `has_failed` judges the call in a block of a message.
 pub(crate) fn note(
     subject: &Subject<'_>,
     mut chosen: BTreeMap<usize, Chosen>,
     is_numbered: bool,
+    has_failed: &dyn Fn(usize, usize) -> bool,
 ) -> String {
     let mut shown = HashSet::with_hasher(Seeded::default());
     for (message, own) in &mut chosen {
@@ -72,7 +76,8 @@ pub(crate) fn note(
             elsewhere.extend(names);
             continue;
         }
-        write_message(*message, &speakers.of(*message), reading, &own.units, &mut out);
+        let speaker = speakers.of(*message);
+        write_message(*message, &speaker, reading, &own.units, has_failed, &mut out);
         write_names(ALSO, &names, &mut out);
     }
     write_names(OTHERS, &elsewhere, &mut out);
@@ -173,6 +178,7 @@ pub(crate) fn write_message(
     speaker: &str,
     reading: &Reading,
     units: &[usize],
+    has_failed: &dyn Fn(usize, usize) -> bool,
     out: &mut String,
 ) {
     let first = units.first().map(|unit| reading.units[*unit].block as usize);
@@ -182,7 +188,7 @@ pub(crate) fn write_message(
         true => write!(out, "\n#{message}"),
         false => write!(out, "\n#{message} {speaker}:"),
     };
-    write_units(reading, units, out);
+    write_units(reading, units, &|block| has_failed(message, block), out);
 }
 
 /// Returns the part of a note about a message, from its header to the next one, or to the names of other
@@ -198,7 +204,12 @@ pub(crate) fn of_message(note: &str, message: usize) -> Option<&str> {
 }
 
 /// Writes units; adjacent ones stay one piece. A piece that begins or ends inside a line has a mark there.
-fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
+fn write_units(
+    reading: &Reading,
+    units: &[usize],
+    has_failed: &dyn Fn(usize) -> bool,
+    out: &mut String,
+) {
     let mut block = None;
     // Piece before, and whether its line goes on.
     let mut before: Option<(usize, bool)> = None;
@@ -222,7 +233,8 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
                 BlockKind::Output => out.push_str("\nresult:\n"),
                 BlockKind::Call { name, .. } => {
                     out.push(if block.is_none() { ' ' } else { '\n' });
-                    let _ = write!(out, "> {}: ", tool_name(name));
+                    let failed = if has_failed(first.block as usize) { FAILED } else { "" };
+                    let _ = write!(out, "> {}{failed}: ", tool_name(name));
                 }
             }
             // Without a mark the rest of a call would look like all of it.

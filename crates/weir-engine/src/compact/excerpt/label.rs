@@ -59,7 +59,7 @@ pub(crate) fn datum<'a>(reading: &'a Reading, mention: &Mention) -> Option<Label
 fn label<'a>(reading: &'a Reading, mention: &Mention) -> Option<Label<'a>> {
     let text = reading.text.as_str();
     let (start, member) = name_before(text, mention.start as usize)?;
-    let record = key(text, start).filter(|record| *record != reading.said(mention));
+    let record = key(reading, start).filter(|record| *record != reading.said(mention));
     Some(Label { record, member })
 }
 
@@ -81,9 +81,12 @@ fn name_before(text: &str, at: usize) -> Option<(usize, &str)> {
 }
 
 /// Returns the key of the record around `at`: the name that it has in the record around it, or the first
-/// value in it, as far as `at`, that looks like a code. A record that is a member of another one has the
-/// key of that. An item of a list does not: its siblings would have the same one. It may have a name.
-fn key(text: &str, at: usize) -> Option<&str> {
+/// value in it, as far as `at`, that looks like a code and stands nowhere else under the same name. A record that
+/// is a member of another one has the key of that. An item of a list does not: its siblings would have the same
+/// one. It may have a name.
+fn key(reading: &Reading, at: usize) -> Option<&str> {
+    let text = reading.text.as_str();
+    let is_own = |member: &str, value: &str| is_key(value) && !is_repeated(reading, member, value);
     let least = at.saturating_sub(RECORD_BYTES);
     let (mut at, before) = (at, at);
     for _ in 0..LEVELS {
@@ -92,7 +95,7 @@ fn key(text: &str, at: usize) -> Option<&str> {
             return Some(name);
         }
         let inside = &text[open + 1..before];
-        if let Some(value) = first_value(inside, |_, value| is_key(value)) {
+        if let Some(value) = first_value(inside, is_own) {
             return Some(value);
         }
         if !last(text, open, BLANK_BYTES).trim_end().ends_with(':') {
@@ -101,6 +104,39 @@ fn key(text: &str, at: usize) -> Option<&str> {
         at = open;
     }
     None
+}
+
+/// Whether a text stands more than once under this name of a member: then it tells no record from another.
+fn is_repeated(reading: &Reading, member: &str, value: &str) -> bool {
+    let repeated = reading.findings.repeated.get_or_init(|| repeated(&reading.text));
+    repeated.binary_search(&pair(member, value)).is_ok()
+}
+
+fn pair(member: &str, value: &str) -> u64 {
+    xxh3_64(value.as_bytes()) ^ xxh3_64(member.as_bytes()).rotate_left(1)
+}
+
+/// Returns the hashes of the texts that look like codes and stand more than once under one name, sorted.
+fn repeated(text: &str) -> Box<[u64]> {
+    let mut all: Vec<u64> = Vec::new();
+    let Some(quote) = text.chars().find(|own| matches!(own, '"' | '\'')) else {
+        return all.into();
+    };
+    let mut parts = text.split(quote);
+    let (mut before, mut between) = ("", parts.next().unwrap_or_default());
+    while let Some(own) = parts.next() {
+        let is_value = between.trim() == ":";
+        let behind = parts.next().unwrap_or_default();
+        if is_value && is_key(own) {
+            all.push(pair(before, own));
+        }
+        (before, between) = (own, behind);
+    }
+    all.sort_unstable();
+    let twice = all.windows(2).filter(|two| two[0] == two[1]).map(|two| two[0]);
+    let mut twice: Vec<u64> = twice.collect();
+    twice.dedup();
+    twice.into()
 }
 
 /// Whether a text looks like a code: one word of letters and digits, and no timestamp.
@@ -189,6 +225,12 @@ mod tests {
             ["card_42.kind=visa", "card_42.amount=1204", "card_42.amount=1204.50"]
         );
         assert_eq!(labels("{'total': 2048, 'of': ''}"), [".total=2048"]);
+        let rows = r#"[{"at": "WH0", "sku": "SKU1", "stock": 890.85}, {"at": "WH0", "sku": "SKU2", "stock": 134.12}]"#;
+        let rows = labels(rows);
+        assert!(rows.contains(&"SKU1.stock=890.85".to_owned()), "{rows:?}");
+        assert!(rows.contains(&"SKU2.stock=134.12".to_owned()), "{rows:?}");
+        let alike = r#"[{"at": "WH0", "stock": 890.85}, {"at": "WH0", "stock": 134.12}]"#;
+        assert!(labels(alike).contains(&".stock=890.85".to_owned()));
         let nested = r#"{"id": "ZFA03K", "seats": [{"seat": "A12"}], "sum": 2048, "who": [{"first_name": "Mia", "born": "1990-04-05"}, {"born": "1991-04-05"}]}"#;
         assert_eq!(
             labels(nested)[1..],

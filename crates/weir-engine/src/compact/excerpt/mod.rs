@@ -64,6 +64,8 @@ const FEW_NAMES: f64 = 10.0;
 const CONCLUSION_WORTH: f64 = 0.014;
 /// Worth per token of a line that differs from all others of a result, with its mark and the line that names it.
 const ODD_WORTH: f64 = 0.02;
+/// Bytes of a token in names of files.
+const FILE_NAME_BYTES: f64 = 4.0;
 /// Maximum gap, in units and tokens, that is filled.
 const FILL_UNITS: usize = 6;
 const FILL_TOKENS: f64 = 48.0;
@@ -248,13 +250,18 @@ impl<'a> Writer<'a> {
         if reading.units.is_empty() {
             return;
         }
-        let text_tokens = self.subject.text_tokens[message] as f64;
+        let text_tokens = match self.subject.text_tokens[message] {
+            // Names of files in a message without a text.
+            0 => reading.text.len() as f64 / FILE_NAME_BYTES,
+            tokens => tokens as f64,
+        };
         let per_byte = (text_tokens / reading.text.len() as f64).min(1.0);
         if self.subject.first_user == Some(message) {
             self.list_first_user(message, per_byte);
             return;
         }
-        let is_short_user = reading.role == Role::User && text_tokens <= SHORT_TOKENS;
+        let is_users = reading.role == Role::User || self.work.is_answer_of_user(message);
+        let is_short_user = is_users && text_tokens <= SHORT_TOKENS;
         if is_short_user {
             let all = 0..reading.units.len();
             self.offer(message, all, text_tokens, USER_WORTH * text_tokens, None);
@@ -597,6 +604,8 @@ impl<'a> Writer<'a> {
                 Piece::Name { mention, .. } => own.names.push(mention as usize),
             }
         }
-        compose::note(self.subject, chosen, self.is_numbered)
+        let readings = self.subject.readings;
+        let has_failed = |message, block| self.work.has_failed(readings, message, block);
+        compose::note(self.subject, chosen, self.is_numbered, &has_failed)
     }
 }

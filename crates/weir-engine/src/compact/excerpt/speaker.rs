@@ -27,8 +27,12 @@ impl<'a, R: Fn(usize) -> Arc<Reading>> Speakers<'a, R> {
 
     /// Returns the speaker of `message`.
     pub(crate) fn of(&mut self, message: usize) -> String {
-        let role = (self.reading)(message).role;
-        self.tool(message, role).unwrap_or_else(|| of_role(role).to_owned())
+        let own = (self.reading)(message);
+        let named = own.participant.as_deref().map(tool_name).filter(|name| !name.is_empty());
+        match named {
+            Some(name) => format!("{} {name}", of_role(own.role)),
+            None => self.tool(message, own.role).unwrap_or_else(|| of_role(own.role).to_owned()),
+        }
     }
 
     fn tool(&mut self, message: usize, role: Role) -> Option<String> {

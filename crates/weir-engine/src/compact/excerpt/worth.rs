@@ -198,7 +198,8 @@ mod tests {
         let script = "cd /srv\npython3 - <<'EOF'\nimport gates\ngates.close(7)\nEOF";
         let mut reading = Reading::of_text(Role::Assistant, script);
         let (name, id) = ("run".to_owned(), "a".to_owned());
-        reading.blocks[0].kind = BlockKind::Call { name, id, arguments: Box::default() };
+        reading.blocks[0].kind =
+            BlockKind::Call { name, id, arguments: Box::default(), has_failed: false };
         let leads: Vec<bool> =
             (0..reading.units.len()).map(|unit| lead(&reading, unit) >= ACTION_WORTH).collect();
         assert_eq!(leads, [true, true, true, false, false]);

@@ -16,6 +16,8 @@ use crate::wire::{Message, Role, json};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     pub role: Role,
+    /// Name of the participant, if a user's message has one.
+    pub participant: Option<Box<str>>,
     /// All decoded text, block after block.
     pub text: String,
     pub blocks: Vec<Block>,
@@ -52,6 +54,8 @@ pub(crate) struct Findings {
     pub(crate) sentences: OnceLock<Box<[u32]>>,
     /// Units that differ from all others of a result.
     pub(crate) odd: OnceLock<Box<[u32]>>,
+    /// Hashes of the texts that stand more than once under one name of a member, sorted.
+    pub(crate) repeated: OnceLock<Box<[u64]>>,
 }
 
 /// Edit of a file: the block of its call, a key of the path, the unit with the path and those with the new text.
@@ -84,8 +88,8 @@ pub struct Block {
 pub enum BlockKind {
     /// Text of the message, or a tool's result.
     Text,
-    /// Call, with its arguments if they are an object.
-    Call { name: String, id: String, arguments: Box<[Argument]> },
+    /// Call, with its arguments if they are an object. Some say themselves that they failed.
+    Call { name: String, id: String, arguments: Box<[Argument]>, has_failed: bool },
     /// Output of a call inside the message.
     Output,
 }
@@ -134,6 +138,7 @@ impl Reader {
     pub fn new(role: Role) -> Self {
         let reading = Reading {
             role,
+            participant: None,
             text: String::new(),
             blocks: Vec::new(),
             units: Vec::new(),
@@ -156,11 +161,14 @@ impl Reader {
             own.start += start;
             own.value = own.value.start + start..own.value.end + start;
         }
-        self.0.push(BlockKind::Call { name, id, arguments: arguments.into() }, text);
+        let (arguments, has_failed) = (arguments.into(), call.has_failed);
+        self.0.push(BlockKind::Call { name, id, arguments, has_failed }, text);
     }
 
     /// Finishes the reading of `message` after all its texts were added.
     pub fn done(mut self, message: &Message<'_>) -> Reading {
+        let media = message.media().into_iter().filter(|_| message.role == Role::User);
+        media.for_each(|kind| self.0.push(BlockKind::Text, kind.into()));
         for call in &message.inner_calls {
             self.push(call.text(), Some(call));
         }
@@ -169,6 +177,8 @@ impl Reader {
         }
         self.0.answers = message.answers.and_then(json::string).map(Cow::into_owned);
         self.0.is_error = message.is_error;
+        let name = message.name.as_deref().filter(|_| message.role == Role::User);
+        self.0.participant = name.map(Into::into);
         self.0.index();
         self.0
     }
@@ -278,7 +288,7 @@ impl Reading {
         let places = places.map(|own| own.get().map_or(0, |own| size_of_val(&**own)));
         let blocks = self.blocks.iter().map(|block| match &block.kind {
             BlockKind::Text | BlockKind::Output => size_of::<Block>(),
-            BlockKind::Call { name, id, arguments } => {
+            BlockKind::Call { name, id, arguments, .. } => {
                 let names: usize = arguments.iter().map(|own| own.name.len()).sum();
                 let all = name.capacity() + id.capacity() + names;
                 size_of::<Block>() + all + size_of_val(&**arguments)
@@ -293,6 +303,7 @@ impl Reading {
             + places.iter().sum::<usize>()
             + findings.written_texts.get().map_or(0, |own| size_of_val(&**own))
             + findings.shapes.get().map_or(0, |own| size_of_val(&**own))
+            + findings.repeated.get().map_or(0, |own| size_of_val(&**own))
     }
 
     /// Returns the values in a unit.
@@ -321,7 +332,9 @@ impl Reading {
 /// Returns the readable form of a call's arguments: the strings decoded, each after its name if
 /// there are several. Positions are in that text.
 fn arguments(text: Cow<'_, str>) -> (Cow<'_, str>, Vec<Argument>) {
-    let Some(members) = json::members(&text) else { return (text, Vec::new()) };
+    let Some(mut members) = json::members(&text) else { return (text, Vec::new()) };
+    // A kind of action says less than what it acts on.
+    members.sort_by_key(|(name, _)| name == "type");
     let is_named = !matches!(members.as_slice(), [(_, only)] if only.starts_with('"'));
     let (mut said, mut all) =
         (String::with_capacity(text.len()), Vec::with_capacity(members.len()));

@@ -182,7 +182,8 @@ fn composed<'a>(
     for (message, mut units) in by_message {
         units.sort_unstable();
         let reading = source.reading(message);
-        compose::write_message(message, &speakers.of(message), &reading, &units, &mut text);
+        let speaker = speakers.of(message);
+        compose::write_message(message, &speaker, &reading, &units, &|_, _| false, &mut text);
     }
     text
 }

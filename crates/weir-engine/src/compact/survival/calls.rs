@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::outputs;
 use super::parts::units_within;
+use crate::compact::actions::outcome;
 use crate::compact::actions::tools::Tool;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
@@ -85,6 +86,24 @@ impl Calls {
     /// Returns the kinds of the tool with this name.
     pub(super) fn tool(&self, name: &str) -> Tool {
         self.tools.get(name).copied().unwrap_or_else(|| Tool::of_name(name))
+    }
+
+    /// Whether the call in a block of a message failed or was refused, by its result or by itself.
+    pub(super) fn has_failed(
+        &self,
+        readings: &[Arc<Reading>],
+        message: usize,
+        block: usize,
+    ) -> bool {
+        if let BlockKind::Call { has_failed: true, .. } = readings[message].blocks[block].kind {
+            return true;
+        }
+        let place =
+            self.list.binary_search_by_key(&(message, block), |own| (own.message, own.block));
+        let call = place.ok().map(|place| &self.list[place]);
+        let failed =
+            |call: &Called| Some(outcome::shows_failure(&readings[call.result?], call.tool));
+        call.and_then(failed).unwrap_or(false)
     }
 
     /// Returns the call that the result `message` answers.

@@ -61,6 +61,21 @@ impl Work {
         Self { calls, tasks }
     }
 
+    /// Whether the call in a block of a message failed or was refused.
+    pub(crate) fn has_failed(
+        &self,
+        readings: &[Arc<Reading>],
+        message: usize,
+        block: usize,
+    ) -> bool {
+        self.calls.has_failed(readings, message, block)
+    }
+
+    /// Whether a message is what a user said to a tool that asks.
+    pub(crate) fn is_answer_of_user(&self, message: usize) -> bool {
+        self.calls.answered_by(message).is_some_and(|call| call.tool.asks_user)
+    }
+
     /// Returns the units that show a task in an outdated state, each with its message. No claim holds one.
     pub(crate) fn outdated_tasks(&self, subject: &Subject<'_>) -> BTreeSet<(usize, usize)> {
         tasks::outdated(subject, &self.tasks)

@@ -3,5 +3,6 @@
 mod planted;
 mod rereads;
 mod shapes;
+mod shown;
 mod talk;
 mod unread;
