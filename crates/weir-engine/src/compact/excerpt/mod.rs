@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use crate::compact::message::pasted::pasted;
 use crate::compact::message::quote::names;
 use crate::compact::message::reading::{Mention, Reading, Unit};
 use crate::compact::survival::Work;
@@ -78,6 +79,17 @@ pub(super) fn search(reading: &Reading) {
     written_texts(reading);
     shapes(reading);
     odd(reading);
+}
+
+/// Returns the user's own words next to what is pasted in a message, those behind it if there are any, if they are
+/// short; an empty range otherwise.
+fn question(reading: &Reading, per_byte: f64) -> Range<usize> {
+    let pasted = pasted(reading);
+    let (Some(first), Some(last)) = (pasted.first(), pasted.last()) else { return 0..0 };
+    let behind = last.end..reading.text.len();
+    let has_words = !reading.text[behind.clone()].trim().is_empty();
+    let own = if has_words { behind } else { 0..first.start };
+    if own.len() as f64 * per_byte <= SHORT_TOKENS { own } else { 0..0 }
 }
 
 /// Writes a note of at most `room_tokens`, and returns its size too; `None` if the room is too
@@ -144,6 +156,8 @@ struct Writer<'a> {
     work: Work,
     /// Units of messages that show a task in an outdated state.
     outdated: BTreeSet<(usize, usize)>,
+    /// Those that replace what an earlier result of the same call says.
+    changed: BTreeSet<(usize, usize)>,
 }
 
 impl<'a> Writer<'a> {
@@ -171,6 +185,7 @@ impl<'a> Writer<'a> {
                 .summarised
                 .map_or(0, |covers| subject.gone.get(covers).copied().unwrap_or(usize::MAX)),
             outdated: work.outdated_tasks(subject),
+            changed: work.changed(subject.readings),
             work,
         };
         writer.cover_kept();
@@ -277,9 +292,11 @@ impl<'a> Writer<'a> {
         let mut decisions = decisions(reading).iter().peekable();
         let mut odd = odd(reading).iter().peekable();
         let own_shapes = shapes(reading);
+        let question = question(reading, per_byte);
         for (index, unit) in reading.units.iter().enumerate() {
             let decides = decisions.next_if_eq(&&(index as u32)).is_some();
-            let is_odd = odd.next_if_eq(&&(index as u32)).is_some();
+            let is_odd = odd.next_if_eq(&&(index as u32)).is_some()
+                || self.changed.contains(&(message, index));
             if self.outdated.contains(&(message, index)) {
                 continue;
             }
@@ -292,6 +309,9 @@ impl<'a> Writer<'a> {
             }
             if is_summarised && lead > 0.0 {
                 lead *= self.newness(message, unit);
+            }
+            if question.contains(&unit.span.start) {
+                lead = lead.max(USER_WORTH);
             }
             let mut bonus = (talk_worth * tokens).max(lead * tokens.min(WORTHY_TOKENS));
             if is_plain_turn && lead > 0.0 || !is_summarised && decides {

@@ -6,6 +6,7 @@ pub(super) mod extract;
 pub(super) mod form;
 pub(super) mod links;
 pub(super) mod measure;
+pub(super) mod pasted;
 pub(super) mod placeholder;
 pub(super) mod quote;
 pub mod reading;

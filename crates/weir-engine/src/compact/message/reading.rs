@@ -52,6 +52,8 @@ pub(crate) struct Findings {
     pub(crate) reports: OnceLock<Box<[u32]>>,
     /// Units of a user's message that are sentences.
     pub(crate) sentences: OnceLock<Box<[u32]>>,
+    /// Parts of a user's message that are pasted.
+    pub(crate) pasted: OnceLock<Box<[Range<usize>]>>,
     /// Units that differ from all others of a result.
     pub(crate) odd: OnceLock<Box<[u32]>>,
     /// Hashes of the texts that stand more than once under one name of a member, sorted.
@@ -303,6 +305,7 @@ impl Reading {
             + places.iter().sum::<usize>()
             + findings.written_texts.get().map_or(0, |own| size_of_val(&**own))
             + findings.shapes.get().map_or(0, |own| size_of_val(&**own))
+            + findings.pasted.get().map_or(0, |own| size_of_val(&**own))
             + findings.repeated.get().map_or(0, |own| size_of_val(&**own))
     }
 

@@ -1,16 +1,21 @@
 //! Calls of a conversation with their results, in order. A command in the text of an agent without tools is
 //! a call without a name, and the user's message behind it is its result. Pure.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::outputs;
-use super::parts::units_within;
+use super::parts::{said, units_within};
 use crate::compact::actions::outcome;
 use crate::compact::actions::tools::Tool;
-use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::message::reading::{BlockKind, Reading, Unit};
 use crate::wire::Role;
+
+/// Maximum number of units of a result that count as changed.
+const MOST_CHANGED: usize = 8;
 
 /// Call with its place.
 #[derive(Debug, Clone)]
@@ -104,6 +109,35 @@ impl Calls {
         let failed =
             |call: &Called| Some(outcome::shows_failure(&readings[call.result?], call.tool));
         call.and_then(failed).unwrap_or(false)
+    }
+
+    /// Returns the units in which the newest result of a repeated call differs from the one before, each with its
+    /// message: what was read earlier no longer holds.
+    pub(super) fn changed(&self, readings: &[Arc<Reading>]) -> BTreeSet<(usize, usize)> {
+        let mut newest: HashMap<u64, (usize, usize)> = HashMap::new();
+        let mut seen: HashMap<u64, usize> = HashMap::new();
+        for call in &self.list {
+            let Some(result) = call.result else { continue };
+            let (name, arguments) = call.parts(readings);
+            let key = xxh3_64(arguments.as_bytes()) ^ xxh3_64(name.as_bytes()).rotate_left(1);
+            if let Some(before) = seen.insert(key, result) {
+                newest.insert(key, (before, result));
+            }
+        }
+        let mut changed = BTreeSet::new();
+        for (before, result) in newest.into_values() {
+            let (before, own) = (&readings[before], &readings[result]);
+            if before.text == own.text {
+                continue;
+            }
+            let key =
+                |reading: &Reading, unit: &Unit| xxh3_64(said(reading, unit).trim().as_bytes());
+            let known: HashSet<u64> = before.units.iter().map(|unit| key(before, unit)).collect();
+            let units = own.units.iter().enumerate();
+            let new = units.filter(|(_, unit)| !known.contains(&key(own, unit)));
+            changed.extend(new.take(MOST_CHANGED).map(|(place, _)| (result, place)));
+        }
+        changed
     }
 
     /// Returns the call that the result `message` answers.

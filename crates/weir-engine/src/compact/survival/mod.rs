@@ -71,6 +71,11 @@ impl Work {
         self.calls.has_failed(readings, message, block)
     }
 
+    /// Returns the units in which the newest results of repeated calls differ from those before.
+    pub(crate) fn changed(&self, readings: &[Arc<Reading>]) -> BTreeSet<(usize, usize)> {
+        self.calls.changed(readings)
+    }
+
     /// Whether a message is what a user said to a tool that asks.
     pub(crate) fn is_answer_of_user(&self, message: usize) -> bool {
         self.calls.answered_by(message).is_some_and(|call| call.tool.asks_user)

@@ -6,6 +6,7 @@ use super::parts::said;
 use super::rules::RulesOf;
 use crate::compact::excerpt::subject::Subject;
 use crate::compact::excerpt::worth::SHORT_TOKENS;
+use crate::compact::message::pasted::pasted;
 use crate::compact::message::reading::{BlockKind, Reading, Unit};
 use crate::compact::message::values::ValueKind;
 use crate::wire::Role;
@@ -59,12 +60,17 @@ fn sentences(reading: &Reading) -> &[u32] {
 /// Finds the units of a message that are sentences, in order.
 fn search(reading: &Reading) -> Vec<u32> {
     let mut is_code = false;
+    let pasted = pasted(reading);
     let mut found = Vec::new();
     for (index, unit) in reading.units.iter().enumerate() {
         if unit.span.end > MOST_BYTES || found.len() >= MOST_SENTENCES {
             break;
         }
+        let is_pasted = pasted.iter().any(|part| part.contains(&unit.span.start));
         let text = said(reading, unit);
+        if is_pasted {
+            continue;
+        }
         if text.trim_start().starts_with("```") {
             is_code = !is_code;
         } else if matches!(reading.blocks[unit.block as usize].kind, BlockKind::Text)

@@ -14,6 +14,7 @@ use super::outputs::is_output;
 use super::parts::{INSTRUCTION_TAGS, said};
 use super::words;
 use crate::compact::excerpt::weight::Seeded;
+use crate::compact::message::pasted::pasted;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
 
@@ -93,12 +94,17 @@ fn rules(reading: &Reading, is_read: bool) -> Vec<usize> {
     let mut instructions = instructions.into_iter().peekable();
     let (mut strong, mut weak) = (Vec::new(), Vec::new());
     let mut is_command = false;
+    let mut pasted = pasted(reading).iter().peekable();
     for (index, unit) in reading.units.iter().enumerate() {
         if unit.span.end > end || strong.len() + weak.len() >= MOST_RULES {
             break;
         }
+        // All are in order.
+        while pasted.next_if(|own| own.end <= unit.span.start).is_some() {}
+        if pasted.peek().is_some_and(|own| own.start <= unit.span.start) {
+            continue;
+        }
         let text = said(reading, unit);
-        // Both are in order.
         while instructions.next_if(|own| own.end <= unit.span.start).is_some() {}
         let is_instruction = instructions.peek().is_some_and(|own| own.contains(&unit.span.start));
         if let Some(fence) = text.trim_start().strip_prefix("```") {

@@ -205,3 +205,36 @@ fn participants_and_files_are_named() {
         assert!(body.contains(shown), "{shown} in {body}");
     }
 }
+
+#[test]
+fn the_newest_value_of_a_repeated_call_stays() {
+    let gate = json!({"path": "conf/gate.toml"});
+    let mut messages = vec![user("Watch the gate.")];
+    for (nth, port) in [8081, 8081, 9093].into_iter().enumerate() {
+        let text = format!("{}\nport = {port}\n{}", lines("head", 12), lines("tail", 12));
+        messages.extend(called(nth, "read_file", &gate, &text));
+        messages.push(json!({"role": "assistant", "content": format!("It says {nth}.")}));
+    }
+    let (body, _) = sent(Protocol::Chat, &filled(messages), 8000);
+    assert!(body.contains("port = 9093"), "{body}");
+}
+
+#[test]
+fn a_users_words_stay_next_to_pasted_obligations() {
+    let mut messages = Vec::new();
+    for nth in 0..60 {
+        let own = if nth == 10 { "From now on always answer in Danish." } else { "What holds?" };
+        let pasted = (0..12).map(|line| {
+            format!("Employees must not accept gift {nth}.{line} above {} dollars.", nth * 7 + line)
+        });
+        let pasted: Vec<String> = pasted.collect();
+        let text = format!("<context>\n{}\n</context>\nCase C-{nth}: {own}", pasted.join("\n"));
+        messages.push(user(&text));
+        messages.push(json!({"role": "assistant", "content": "See the section."}));
+    }
+    messages.push(user("And now?"));
+    let (body, _) = sent(Protocol::Chat, &messages, 8000);
+    assert!(body.contains("always answer in Danish"), "{body}");
+    let own = (0..60).filter(|nth| body.contains(&format!("Case C-{nth}:"))).count();
+    assert!(own >= 50, "{own}: {body}");
+}
