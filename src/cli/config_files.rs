@@ -5,64 +5,42 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::config::{Config, ConnectTls, ListenTls, Problem, Secret};
+use crate::config::{Config, Problem, Secret, SecretPlace, TlsFiles};
 
 /// More than any certificate chain or list of authorities needs.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Loads the contents of the files that `config` names into it.
-pub(super) fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
+/// Loads the contents of the files that `config` names into it, and returns what is wrong with them.
+pub(super) fn read_all(config: &mut Config) -> Vec<Problem> {
     let mut problems = Vec::new();
-    listener("server.tls", &mut config.server.tls, &mut problems);
-    listener("admin.tls", &mut config.admin.tls, &mut problems);
-    connector("upstream.tls", &mut config.upstream.tls, &mut problems);
+    read_each("server.tls", "client_ca_file", &mut config.server.tls, &mut problems);
+    read_each("admin.tls", "client_ca_file", &mut config.admin.tls, &mut problems);
+    read_each("upstream.tls", "ca_file", &mut config.upstream.tls, &mut problems);
     for (name, upstream) in &mut config.upstreams {
-        connector(&format!("upstreams.{name}.tls"), &mut upstream.tls, &mut problems);
+        let section = format!("upstreams.{name}.tls");
+        read_each(&section, "ca_file", &mut upstream.tls, &mut problems);
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    problems
 }
 
 /// Returns the files in `config` whose contents matter while weir serves.
 pub(super) fn named(config: &Config) -> Vec<String> {
-    let listeners = [&config.server.tls, &config.admin.tls];
-    let listeners = listeners.map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
-    let upstreams = config.all_upstreams().flat_map(|(_, upstream)| {
-        let tls = &upstream.tls;
-        let files = [&tls.ca_file, &tls.cert_file, &tls.key_file];
-        files.into_iter().chain(upstream.api_key.file())
-    });
-    let own = config.summaries.api_key.file();
-    let all = listeners.into_iter().flatten().chain(upstreams).chain(own);
+    let upstreams = || config.all_upstreams().map(|(_, upstream)| upstream);
+    let tls = [&config.server.tls, &config.admin.tls];
+    let tls = tls.into_iter().chain(upstreams().map(|upstream| &upstream.tls));
+    let tls = tls.flat_map(|tls| [&tls.cert_file, &tls.key_file, &tls.ca_file]);
+    let keys = upstreams().map(|upstream| &upstream.api_key).chain([&config.summaries.api_key]);
+    let all = tls.chain(keys.filter_map(SecretPlace::file));
     all.filter(|path| !path.is_empty()).cloned().collect()
 }
 
-fn listener(section: &str, tls: &mut ListenTls, problems: &mut Vec<Problem>) {
+fn read_each(section: &str, authorities: &str, tls: &mut TlsFiles, problems: &mut Vec<Problem>) {
     let files = [
         ("cert_file", &tls.cert_file, &mut tls.cert),
         ("key_file", &tls.key_file, &mut tls.key),
-        ("client_ca_file", &tls.client_ca_file, &mut tls.client_ca),
+        (authorities, &tls.ca_file, &mut tls.ca),
     ];
-    read_each(section, files, problems);
-}
-
-fn connector(section: &str, tls: &mut ConnectTls, problems: &mut Vec<Problem>) {
-    let files = [
-        ("ca_file", &tls.ca_file, &mut tls.ca),
-        ("cert_file", &tls.cert_file, &mut tls.cert),
-        ("key_file", &tls.key_file, &mut tls.key),
-    ];
-    read_each(section, files, problems);
-}
-
-fn read_each(
-    section: &str,
-    files: [(&str, &String, &mut Option<Secret>); 3],
-    problems: &mut Vec<Problem>,
-) {
-    for (key, path, place) in files {
-        if path.is_empty() {
-            continue;
-        }
+    for (key, path, place) in files.into_iter().filter(|(_, path, _)| !path.is_empty()) {
         match read(path) {
             Ok(text) => *place = Some(Secret::new(text)),
             Err(said) => {

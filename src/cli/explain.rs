@@ -146,8 +146,8 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
 pub(super) fn configuration(file: Option<&Path>) -> Result<Config, String> {
     let figment = sources::figment(file, None, std::env::vars_os(), []);
     let mut config = sources::config_of(figment)?;
-    tokenizer_file::read_all(&mut config).map_err(|problems| problems.join("\nweir: "))?;
-    Ok(config)
+    let problems = tokenizer_file::read_all(&mut config);
+    if problems.is_empty() { Ok(config) } else { Err(problems.join("\nweir: ")) }
 }
 
 /// Reads a file or standard input, up to the maximum size of a request.

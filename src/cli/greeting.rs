@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use figment::Figment;
 
 use super::sources;
-use crate::config::{AuthMode, Config, ListenTls, LogFormat, Mode};
+use crate::config::{AuthMode, Config, LogFormat, Mode, TlsFiles};
 use weir_store::Store;
 
 /// Maximum number of upstreams, limits and configuration sources that are listed.
@@ -155,7 +155,7 @@ pub(super) fn dashboard_url(config: &Config, address: SocketAddr) -> String {
 
 /// Returns a URL for a server that listens on `address`, reachable at least from this machine. A
 /// certificate is issued for a name.
-fn local_url(tls: &ListenTls, allowed_hosts: &[String], address: SocketAddr) -> String {
+fn local_url(tls: &TlsFiles, allowed_hosts: &[String], address: SocketAddr) -> String {
     let (scheme, port) = (tls.scheme(), address.port());
     let host = match (address.ip(), allowed_hosts) {
         (_, [name, ..]) if tls.is_on() => name.clone(),

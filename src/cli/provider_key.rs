@@ -12,52 +12,52 @@ pub(super) const OTEL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 /// Minimum length of the secret of several instances.
 const MIN_SECRET_BYTES: usize = 32;
 
-/// Loads the keys that `config` refers to.
+/// Loads the keys that `config` refers to, and returns what is wrong with them.
 pub(super) fn read_all(
     config: &mut Config,
     env: impl Fn() -> Vec<(OsString, OsString)>,
-) -> Result<(), Vec<String>> {
+) -> Vec<String> {
     let mut problems = Vec::new();
+    let mut noted = |read: Result<Option<Secret>, String>| {
+        read.unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        })
+    };
     let named = config.upstreams.iter_mut();
     let named = named.map(|(name, upstream)| (format!("upstreams.{name}"), upstream));
     for (section, upstream) in
         iter::once(("upstream".to_owned(), &mut config.upstream)).chain(named)
     {
         let own = read(&format!("{section}.api_key"), &upstream.api_key, env());
-        upstream.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+        upstream.provider_key = noted(own);
         for (header, variable) in &upstream.header_envs {
-            match secret(&format!("{section}.headers: the variable {variable}"), variable, env()) {
-                Ok(value) => upstream.secret_headers.push((header.clone(), value)),
-                Err(problem) => problems.push(problem),
-            }
+            let given = format!("{section}.headers: the variable {variable}");
+            let value = noted(secret(&given, variable, env()).map(Some));
+            upstream.secret_headers.extend(value.map(|value| (header.clone(), value)));
         }
     }
     let summaries = &mut config.summaries;
-    let own = read("summaries.upstream.api_key", &summaries.api_key, env());
-    summaries.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
-    if let Err(problem) = read_secret(config, &env) {
-        problems.push(problem);
-    }
+    summaries.provider_key = noted(read("summaries.upstream.api_key", &summaries.api_key, env()));
+    noted(read_secret(config, &env).map(|()| None));
     let events = &mut config.events;
-    let own = read("events.secret", &events.secret_place, env());
-    events.secret = own.and_then(signing).unwrap_or_else(|problem| noted(&mut problems, problem));
+    events.secret = noted(read("events.secret", &events.secret_place, env()).and_then(signing));
     let traces = &mut config.traces;
     if !traces.endpoint.is_empty() {
         let of_variable = |name| env().into_iter().find(|(found, _)| found == name);
-        let headers = of_variable(OTEL_HEADERS).map(|(_, value)| value);
-        match headers.as_ref().map(|value| value.to_str().and_then(traces::headers)) {
-            Some(Some(headers)) => traces.headers = headers,
-            Some(None) => {
-                problems.push(format!("{OTEL_HEADERS} is not in the form name=value,name=value"));
+        if let Some((_, value)) = of_variable(OTEL_HEADERS) {
+            match value.to_str().and_then(traces::headers) {
+                Some(headers) => traces.headers = headers,
+                None => problems
+                    .push(format!("{OTEL_HEADERS} is not in the form name=value,name=value")),
             }
-            None => {}
         }
         let name = of_variable("OTEL_SERVICE_NAME").and_then(|(_, name)| name.into_string().ok());
         if let Some(name) = name.filter(|name| !name.trim().is_empty()) {
             name.trim().clone_into(&mut traces.service_name);
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    problems
 }
 
 /// Loads the secret of several instances, if `config` names one.
@@ -69,11 +69,6 @@ pub(super) fn read_secret(
     let own = read("auth.secret", &auth.secret_place, env());
     auth.secret = own.and_then(long)?;
     Ok(())
-}
-
-fn noted<T>(problems: &mut Vec<String>, problem: String) -> Option<T> {
-    problems.push(problem);
-    None
 }
 
 /// Checks the length of the secret of several instances.
@@ -100,21 +95,20 @@ fn signing(secret: Option<Secret>) -> Result<Option<Secret>, String> {
     }
 }
 
-/// Describes a variable that is missing.
-fn unset(given: &str, variable: &str) -> String {
-    format!(
-        "{given} is not set in weir's environment. Set it before weir starts, such as with \
-         `export {variable}=…`"
-    )
+/// Returns the text of a variable.
+fn variable(given: &str, name: &str, env: Vec<(OsString, OsString)>) -> Result<String, String> {
+    let (_, value) = env.into_iter().find(|(found, _)| found == name).ok_or_else(|| {
+        format!(
+            "{given} is not set in weir's environment. Set it before weir starts, such as with \
+             `export {name}=…`"
+        )
+    })?;
+    value.into_string().map_err(|_| format!("{given} is not valid UTF-8"))
 }
 
 /// Checks the value of a variable that is used in a header.
-fn secret(given: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result<Secret, String> {
-    let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
-        return Err(unset(given, variable));
-    };
-    let text = value.into_string().map_err(|_| format!("{given} is not valid UTF-8"))?;
-    match text.trim() {
+fn secret(given: &str, name: &str, env: Vec<(OsString, OsString)>) -> Result<Secret, String> {
+    match variable(given, name, env)?.trim() {
         "" => Err(format!("{given} is empty")),
         text if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) => Ok(Secret::new(text)),
         _ => Err(format!("{given} contains characters that are not allowed in a header")),
@@ -127,18 +121,17 @@ fn read(
     place: &SecretPlace,
     env: Vec<(OsString, OsString)>,
 ) -> Result<Option<Secret>, String> {
-    let (given, text) = match place {
+    let given = match place {
         SecretPlace::Nowhere => return Ok(None),
-        SecretPlace::Variable(name) => {
-            let given = format!("{key}: the variable {name}");
-            let Some((_, value)) = env.into_iter().find(|(found, _)| found == &**name) else {
-                return Err(unset(&given, name));
-            };
-            (given, value.into_string().map_err(|_| "is not valid UTF-8".to_owned()))
-        }
-        SecretPlace::File(path) => (format!("{key}: {path}"), config_files::read(path)),
+        SecretPlace::Variable(name) => format!("{key}: the variable {name}"),
+        SecretPlace::File(path) => format!("{key}: {path}"),
     };
-    let text = text.map_err(|problem| format!("{given} {problem}"))?;
+    let text = match place {
+        SecretPlace::File(path) => {
+            config_files::read(path).map_err(|problem| format!("{given} {problem}"))
+        }
+        place => variable(&given, place.variable().unwrap_or_default(), env),
+    }?;
     let text = text.trim();
     if text.is_empty() {
         return Err(format!("{given} is empty"));
@@ -187,12 +180,14 @@ mod tests {
             let env =
                 pairs.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into())));
             let env: Vec<(OsString, OsString)> = env.collect();
-            read_all(&mut config, || env.clone()).map(|()| {
-                let other = &config.upstreams["other"];
-                let (name, value) = other.secret_headers[0].clone();
-                let key = other.provider_key.as_ref().map(|key| key.expose().to_owned());
-                (name, value.expose().to_owned(), key, config.upstream.provider_key.is_some())
-            })
+            let problems = read_all(&mut config, || env.clone());
+            if !problems.is_empty() {
+                return Err(problems);
+            }
+            let other = &config.upstreams["other"];
+            let (name, value) = other.secret_headers[0].clone();
+            let key = other.provider_key.as_ref().map(|key| key.expose().to_owned());
+            Ok((name, value.expose().to_owned(), key, config.upstream.provider_key.is_some()))
         };
         let expected = ("x-team".to_owned(), "a b".to_owned(), Some("sk-own".to_owned()), false);
         assert_eq!(given(Some(" a b\n"), Some("sk-own")), Ok(expected));

@@ -187,16 +187,9 @@ fn complete(
     config: &mut Config,
     env: impl Fn() -> Vec<(OsString, OsString)>,
 ) -> Result<(), Vec<Problem>> {
-    let mut problems = Vec::new();
-    if let Err(said) = provider_key::read_all(config, env) {
-        problems.extend(said.iter().map(|said| split(said)));
-    }
-    if let Err(said) = tokenizer_file::read_all(config) {
-        problems.extend(said.iter().map(|said| split(said)));
-    }
-    if let Err(found) = config_files::read_all(config) {
-        problems.extend(found);
-    }
+    let said = [provider_key::read_all(config, env), tokenizer_file::read_all(config)].concat();
+    let mut problems: Vec<Problem> = said.iter().map(|said| split(said)).collect();
+    problems.extend(config_files::read_all(config));
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -227,14 +220,11 @@ fn unread_urls(config: &Config) -> Vec<Problem> {
     if let Some(Err(error)) = config.store.url.as_ref().map(|url| Store::check_url(url.expose())) {
         problems.push(Problem::with("store.url", error.to_string()));
     }
-    if let Some(Err(error)) = named(&config.summaries.url).map(Base::parse) {
+    let summaries = Some(config.summaries.url.as_str()).filter(|url| !url.is_empty());
+    if let Some(Err(error)) = summaries.map(Base::parse) {
         problems.push(Problem::with("summaries.upstream.url", error.to_string()));
     }
     problems
-}
-
-fn named(url: &str) -> Option<&str> {
-    Some(url).filter(|url| !url.is_empty())
 }
 
 /// Splits a text that begins with its key into a problem.

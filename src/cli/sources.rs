@@ -96,12 +96,13 @@ pub fn figment_of(
 ) -> Figment {
     let mut figment = Figment::from(&Document::defaults());
     if let Some(url) = openai_base_url.filter(|url| !url.trim().is_empty()) {
-        figment = figment.merge(GivenKey::new("OPENAI_BASE_URL", ["upstream", "url"], url));
+        let path = ["upstream", "url"].into_iter();
+        figment = figment.merge(&Document::key("OPENAI_BASE_URL", path, url));
     }
     let env: Vec<(OsString, OsString)> = env.into_iter().collect();
     if let Some(endpoint) = of_opentelemetry(&env) {
-        let path = ["traces", "endpoint"];
-        figment = figment.merge(GivenKey::new(OTEL_ENDPOINT, path, endpoint));
+        let path = ["traces", "endpoint"].into_iter();
+        figment = figment.merge(&Document::key(OTEL_ENDPOINT, path, endpoint));
     }
     if let Some(file) = file {
         figment = figment.merge(file);
@@ -123,11 +124,11 @@ pub fn figment_of(
             }
             // Text that is not Unicode is refused with other errors, not dropped.
             let value = value.to_string_lossy().into_owned();
-            figment = figment.merge(GivenKey::new(&name, path, value));
+            figment = figment.merge(&Document::key(&name, path.into_iter(), value));
         }
     }
     for flag in flags {
-        figment = figment.merge(GivenKey::new(&flag.name, flag.key.split('.'), flag.value));
+        figment = figment.merge(&Document::key(&flag.name, flag.key.split('.'), flag.value));
     }
     figment
 }
@@ -144,7 +145,7 @@ fn of_opentelemetry(env: &[(OsString, OsString)]) -> Option<String> {
     value(OTEL_ENDPOINT).filter(|_| !is_off)
 }
 
-/// TOML document, read and parsed at creation.
+/// Source of settings: a TOML document, read and parsed at creation, or a single key.
 pub struct Document {
     metadata: Metadata,
     parsed: Result<Dict, String>,
@@ -157,6 +158,14 @@ impl Document {
         // Parsed like a file, so that its values must have the right types.
         let metadata = Metadata::from(DEFAULTS, Source::File("the defaults".into()));
         Self { metadata, parsed: parse(DEFAULT_TOML), is_ended: true }
+    }
+
+    /// Returns a single key that is given as text, under its own name.
+    fn key<'a>(name: &str, path: impl DoubleEndedIterator<Item = &'a str>, value: String) -> Self {
+        let nested = |value, part: &str| Value::from(Dict::from([(part.to_owned(), value)]));
+        let dict = path.rev().fold(Value::from(value), nested).into_dict();
+        let metadata = Metadata::named(name.to_owned());
+        Self { metadata, parsed: Ok(dict.unwrap_or_default()), is_ended: true }
     }
 
     /// Reads a file.
@@ -220,34 +229,6 @@ impl Provider for &Document {
                 Err(error)
             }
         }
-    }
-}
-
-/// Single key given as text, under its own name.
-struct GivenKey {
-    name: String,
-    dict: Dict,
-}
-
-impl GivenKey {
-    fn new<'a>(name: &str, path: impl IntoIterator<Item = &'a str>, value: String) -> Self {
-        let parts: Vec<&str> = path.into_iter().collect();
-        let mut value = Value::from(value);
-        for part in parts.iter().skip(1).rev() {
-            value = Value::from(Dict::from([((*part).to_owned(), value)]));
-        }
-        let section = parts.first().copied().unwrap_or_default().to_owned();
-        Self { name: name.to_owned(), dict: Dict::from([(section, value)]) }
-    }
-}
-
-impl Provider for GivenKey {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.name.clone())
-    }
-
-    fn data(&self) -> Result<Map<Profile, Dict>, Error> {
-        Ok(Profile::Default.collect(self.dict.clone()))
     }
 }
 
@@ -383,7 +364,8 @@ mod tests {
             ];
             let variables = env(&[&given[..], more].concat());
             let mut config = loaded(figment(None, None, variables.clone(), []));
-            provider_key::read_all(&mut config, || variables.clone()).expect("they are sound");
+            let problems = provider_key::read_all(&mut config, || variables.clone());
+            assert_eq!(problems, Vec::<String>::new());
             let traces = config.traces;
             (traces.endpoint, traces.service_name, traces.headers.len())
         };

@@ -7,8 +7,8 @@ use crate::config::Config;
 use weir_engine::tokens::own::{MAX_TOKENIZER_BYTES, Vocabulary};
 
 /// Loads the tokenizer files in `config`, so that tokens of their models are counted with them.
-/// Each error names the configuration's key and the file.
-pub(super) fn read_all(config: &mut Config) -> Result<(), Vec<String>> {
+/// Returns what is wrong: each text names the configuration's key and the file.
+pub(super) fn read_all(config: &mut Config) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, settings) in &config.model_settings {
         let Some(path) = &settings.tokenizer else { continue };
@@ -20,7 +20,7 @@ pub(super) fn read_all(config: &mut Config) -> Result<(), Vec<String>> {
             )),
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    problems
 }
 
 /// Reads a file, up to one byte more than the limit.
@@ -45,7 +45,8 @@ mod tests {
         let text = format!("[models.\"Mine\"]\nwindow_tokens = 4096\ntokenizer = {path:?}");
         let (mut config, _) =
             config::load(Figment::from(Toml::string(&text))).expect("it is right");
-        read_all(&mut config).map(|()| config)
+        let problems = read_all(&mut config);
+        if problems.is_empty() { Ok(config) } else { Err(problems) }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::checks::listen_address;
 use super::choices::AuthMode;
 use super::reader::{Reader, settings};
-use super::tls::{self, ListenTls};
+use super::tls::{self, TlsFiles};
 use super::{Config, Originals, Secret, upstreams};
 
 /// Default address of the admin API in keys mode.
@@ -38,7 +38,7 @@ settings! {
         token_file: String = keys.text("token_file", file),
         /// Whether the inspector shows live conversations, if originals are kept.
         show_conversations: bool = keys.get("show_conversations"),
-        tls: ListenTls = tls::read_listener(keys),
+        tls: TlsFiles = tls::read_listener(keys),
     }
 }
 

@@ -50,7 +50,7 @@ pub use reader::{DEFAULTS, Problem, Warning};
 pub use redis::Redis;
 pub use routes::{FallbackOn, Route, Routes};
 pub use summaries::{SAME_MODEL, Summaries};
-pub use tls::{ConnectTls, ListenTls};
+pub use tls::TlsFiles;
 pub use traces::Traces;
 pub use upstreams::{DEFAULT_UPSTREAM, Upstream};
 use weir_engine::compact::Policy;
@@ -169,7 +169,7 @@ settings! {
         drain_deadline_ms: u64 = keys.get("timeouts_ms.drain"),
         /// Networks whose connections start with a PROXY protocol header.
         proxy_protocol_from: Vec<IpNet> = keys.list("proxy_protocol_from", network).unwrap_or_default(),
-        tls: ListenTls = tls::read_listener(keys),
+        tls: TlsFiles = tls::read_listener(keys),
     }
 
     /// `[cors]`: web pages that may use this proxy.

@@ -5,71 +5,51 @@ use super::Secret;
 use super::auth::file;
 use super::reader::Keys;
 
-/// TLS settings of a listener; plain HTTP if no certificate is set.
+/// TLS settings of a listener, which uses plain HTTP without a certificate, or of connections to an upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ListenTls {
-    /// Certificate chain.
+pub struct TlsFiles {
+    /// Certificate chain that weir presents; empty for none.
     pub cert_file: String,
     /// Private key of the certificate.
     pub key_file: String,
-    /// Authorities: every caller needs a certificate signed by one of them. Empty requests none.
-    pub client_ca_file: String,
+    /// Authorities; empty for none. Of a listener: every caller needs a certificate signed by one of them. Of an
+    /// upstream: trusted in addition to the system's.
+    pub ca_file: String,
     /// Contents of the files, filled in at start; not part of the configuration.
     pub cert: Option<Secret>,
     pub key: Option<Secret>,
-    pub client_ca: Option<Secret>,
+    pub ca: Option<Secret>,
 }
 
-impl ListenTls {
-    /// Returns whether the listener uses TLS.
+impl TlsFiles {
+    /// Returns whether a listener uses TLS.
     pub fn is_on(&self) -> bool {
         !self.cert_file.is_empty()
     }
 
-    /// Returns the scheme of the listener's URLs.
+    /// Returns the scheme of a listener's URLs.
     pub fn scheme(&self) -> &'static str {
         if self.is_on() { "https" } else { "http" }
     }
 }
 
-/// TLS settings of connections to an upstream.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ConnectTls {
-    /// Trusted authorities in addition to the system's; empty for none.
-    pub ca_file: String,
-    /// Client certificate chain that weir presents; empty for none.
-    pub cert_file: String,
-    /// Private key of that certificate.
-    pub key_file: String,
-    /// Contents of the files, filled in at start; not part of the configuration.
-    pub ca: Option<Secret>,
-    pub cert: Option<Secret>,
-    pub key: Option<Secret>,
-}
-
 /// Reads the TLS keys of a listener.
-pub(super) fn read_listener(keys: &mut Keys<'_, '_>) -> ListenTls {
-    let tls = ListenTls {
-        cert_file: keys.text("tls.cert_file", file),
-        key_file: keys.text("tls.key_file", file),
-        client_ca_file: keys.text("tls.client_ca_file", file),
-        ..ListenTls::default()
-    };
-    pair(keys, [&tls.cert_file, &tls.key_file]);
-    if !tls.client_ca_file.is_empty() && !tls.is_on() {
+pub(super) fn read_listener(keys: &mut Keys<'_, '_>) -> TlsFiles {
+    let tls = read(keys, "tls.client_ca_file");
+    if !tls.ca_file.is_empty() && !tls.is_on() {
         let message = "is set without tls.cert_file: callers can present certificates only if weir presents one";
         keys.refuse("tls.client_ca_file", message);
     }
     tls
 }
 
-/// Reads the TLS keys of an upstream.
-pub(super) fn read(keys: &mut Keys<'_, '_>) -> ConnectTls {
-    let tls = ConnectTls {
-        ca_file: keys.text("tls.ca_file", file),
+/// Reads TLS keys, with that of the authorities.
+pub(super) fn read(keys: &mut Keys<'_, '_>, authorities: &'static str) -> TlsFiles {
+    let tls = TlsFiles {
         cert_file: keys.text("tls.cert_file", file),
         key_file: keys.text("tls.key_file", file),
-        ..ConnectTls::default()
+        ca_file: keys.text(authorities, file),
+        ..TlsFiles::default()
     };
     pair(keys, [&tls.cert_file, &tls.key_file]);
     tls

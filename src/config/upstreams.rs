@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::keys::{UPSTREAM, UPSTREAMS};
 use super::reader::{Keys, Reader};
-use super::tls::{self, ConnectTls};
+use super::tls::{self, TlsFiles};
 use super::{AskUsage, CompactsBy, Config, Secret, SecretPlace, auth, checks};
 
 /// Name of `[upstream]` among all upstreams.
@@ -91,7 +91,7 @@ pub struct Upstream {
     pub ask_usage: AskUsage,
     /// Who compacts if a caller asks for it.
     pub compaction: CompactsBy,
-    pub tls: ConnectTls,
+    pub tls: TlsFiles,
 }
 
 impl Upstream {
@@ -191,7 +191,7 @@ fn read(keys: &mut Keys<'_, '_>) -> Upstream {
         max_retries: keys.get("retries.max"),
         ask_usage: keys.get("request_usage"),
         compaction: keys.get("compaction"),
-        tls: tls::read(keys),
+        tls: tls::read(keys, "tls.ca_file"),
         headers: pairs(plain),
         header_envs: pairs(secret),
         secret_headers: Vec::new(),

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use stream::Stream;
 
-use crate::config::{ListenTls, Secret};
+use crate::config::{Secret, TlsFiles};
 
 /// Protocols of the API listener, in order of preference.
 pub const HTTP: &[&str] = &["h2", "http/1.1"];
@@ -46,7 +46,7 @@ pub struct TlsError {
 impl Tls {
     /// Builds TLS from the listener's settings; `None` if they name no certificate.
     pub fn new(
-        listener: &ListenTls,
+        listener: &TlsFiles,
         protocols: &'static [&'static str],
     ) -> Result<Option<Self>, TlsError> {
         if !listener.is_on() {
@@ -57,7 +57,7 @@ impl Tls {
     }
 
     /// Builds settings for future handshakes. Nothing changes until `replace`.
-    pub fn prepare(&self, listener: &ListenTls) -> Result<Arc<ServerConfig>, TlsError> {
+    pub fn prepare(&self, listener: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         server_config(listener, self.protocols)
     }
 
@@ -76,11 +76,11 @@ impl Tls {
 }
 
 /// Checks the contents of a listener's certificate files.
-pub fn check(listener: &ListenTls) -> Result<(), TlsError> {
+pub fn check(listener: &TlsFiles) -> Result<(), TlsError> {
     Tls::new(listener, HTTP1).map(drop)
 }
 
-fn server_config(listener: &ListenTls, protocols: &[&str]) -> Result<Arc<ServerConfig>, TlsError> {
+fn server_config(listener: &TlsFiles, protocols: &[&str]) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let shown = certified(listener, &provider)?;
     let verifier = verifier(listener, &provider)?;
@@ -101,7 +101,7 @@ fn server_config(listener: &ListenTls, protocols: &[&str]) -> Result<Arc<ServerC
 }
 
 /// Loads the certificate and its key, and checks that they match.
-fn certified(listener: &ListenTls, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+fn certified(listener: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
     let chain = certificates("cert_file", listener.cert.as_ref())?;
     let of_key = |message: String| TlsError { key: "key_file", message };
     let text = listener.key.as_ref().ok_or_else(|| of_key("was not read".to_owned()))?;
@@ -121,15 +121,15 @@ fn certified(listener: &ListenTls, provider: &CryptoProvider) -> Result<Certifie
 
 /// Builds the verifier of client certificates, if the listener requires them.
 fn verifier(
-    listener: &ListenTls,
+    listener: &TlsFiles,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
-    if listener.client_ca_file.is_empty() {
+    if listener.ca_file.is_empty() {
         return Ok(None);
     }
     let failed = |message: String| TlsError { key: "client_ca_file", message };
     let mut roots = RootCertStore::empty();
-    for authority in certificates("client_ca_file", listener.client_ca.as_ref())? {
+    for authority in certificates("client_ca_file", listener.ca.as_ref())? {
         roots.add(authority).map_err(|error| {
             failed(format!("holds a certificate that weir cannot use ({error})"))
         })?;

@@ -6,12 +6,12 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::client::ClientError;
-use crate::config::ConnectTls;
+use crate::config::TlsFiles;
 
 /// Applies the TLS settings to a client.
 pub(super) fn apply(
     mut builder: reqwest::ClientBuilder,
-    config: &ConnectTls,
+    config: &TlsFiles,
 ) -> Result<reqwest::ClientBuilder, ClientError> {
     if let Some(text) = &config.ca {
         let authorities = authorities(text.expose()).ok_or(ClientError::Tls {

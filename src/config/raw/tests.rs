@@ -9,9 +9,9 @@ use super::problems::PROBLEMS;
 use super::*;
 use crate::config::keys::{Kind, SECTIONS};
 use crate::config::{
-    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, Clamp, CompactsBy, ConnectTls,
-    Conversations, DEFAULT_TOML, EventKind, Events, Learning, ListenTls, LogFormat, Mode,
-    ModelEntry, OnFailure, Originals, Prices, SecretPlace, Traces, UnknownPrice, Upstream, load,
+    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, Clamp, CompactsBy, Conversations,
+    DEFAULT_TOML, EventKind, Events, Learning, LogFormat, Mode, ModelEntry, OnFailure, Originals,
+    Prices, SecretPlace, TlsFiles, Traces, UnknownPrice, Upstream, load,
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
@@ -248,10 +248,10 @@ fn every_key_is_taken() {
             listen: AdminListen::At("127.0.0.1:2".parse().expect("an address")),
             token_file: "kept/token".into(),
             show_conversations: true,
-            tls: ListenTls {
+            tls: TlsFiles {
                 cert_file: "d.pem".into(),
                 key_file: "e.pem".into(),
-                ..ListenTls::default()
+                ..TlsFiles::default()
             },
         },
         upstream: every_key_of_an_upstream(),
@@ -327,11 +327,11 @@ fn every_key_of_the_server() -> Server {
         proxy_protocol_from: ["10.0.0.0/8", "fd00::1/128"]
             .map(|network| network.parse().expect("a network"))
             .to_vec(),
-        tls: ListenTls {
+        tls: TlsFiles {
             cert_file: "a.pem".into(),
             key_file: "b.pem".into(),
-            client_ca_file: "c.pem".into(),
-            ..ListenTls::default()
+            ca_file: "c.pem".into(),
+            ..TlsFiles::default()
         },
     }
 }
@@ -374,11 +374,11 @@ fn every_key_of_an_upstream() -> Upstream {
         forward_trace_headers: true,
         ask_usage: AskUsage::Never,
         compaction: CompactsBy::Weir,
-        tls: ConnectTls {
+        tls: TlsFiles {
             ca_file: "f.pem".into(),
             cert_file: "g.pem".into(),
             key_file: "h.pem".into(),
-            ..ConnectTls::default()
+            ..TlsFiles::default()
         },
         ..Upstream::new("http://localhost:1/v1")
     }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use weir::config::{ListenTls, Secret};
+use weir::config::{Secret, TlsFiles};
 
 /// Authority that signs certificates.
 pub struct Authority {
@@ -63,14 +63,14 @@ impl Pair {
 }
 
 /// Builds a listener's settings with this certificate.
-pub fn shown(pair: &Pair, client_ca: Option<&Authority>) -> ListenTls {
-    ListenTls {
+pub fn shown(pair: &Pair, client_ca: Option<&Authority>) -> TlsFiles {
+    TlsFiles {
         cert_file: "cert.pem".into(),
         key_file: "key.pem".into(),
-        client_ca_file: client_ca.map_or_else(String::new, |_| "ca.pem".into()),
+        ca_file: client_ca.map_or_else(String::new, |_| "ca.pem".into()),
         cert: Some(Secret::new(&*pair.cert)),
         key: Some(Secret::new(&*pair.key)),
-        client_ca: client_ca.map(|authority| Secret::new(&*authority.pem)),
+        ca: client_ca.map(|authority| Secret::new(&*authority.pem)),
     }
 }
 

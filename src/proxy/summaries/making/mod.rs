@@ -310,7 +310,7 @@ fn line(
         url: settings.url.clone(),
         first_byte_timeout_ms: settings.timeout_ms,
         // weir's client certificate is only for the upstream for which it is configured.
-        tls: config::ConnectTls { cert: None, key: None, ..config.upstream.tls.clone() },
+        tls: config::TlsFiles { cert: None, key: None, ..config.upstream.tls.clone() },
         ..config.upstream.clone()
     };
     let client = Client::new(&own)?;
