@@ -7,8 +7,8 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
 pub use super::keys::Effect;
-use super::keys::effect;
-use super::reader::{label, merged};
+use super::keys::{effect, fits};
+use super::reader::{digits, label, merged};
 use Effect::Restart;
 
 /// A key, split into its parts.
@@ -121,7 +121,11 @@ fn rows(value: Option<&Value>) -> &[Value] {
 
 /// Compares two lists of tables.
 fn compare_rows(path: &mut Path, [old, new]: [&[Value]; 2], found: &mut BTreeSet<(Path, What)>) {
-    let own = ROWS.iter().find(|(pattern, ..)| fits(pattern, &parts(path)) == Some(path.len()));
+    let is_own = |(pattern, ..): &&(&str, &str, bool)| {
+        let pattern: Vec<&str> = pattern.split('.').collect();
+        pattern.len() == path.len() && fits(&pattern, &parts(path))
+    };
+    let own = ROWS.iter().find(is_own);
     let names = |rows: &[Value]| -> Vec<Option<String>> {
         let key = own.map(|(_, key, _)| *key);
         rows.iter().map(|row| row.as_dict()?.get(key?).map(plain)).collect()
@@ -199,13 +203,6 @@ impl Provider for Merged {
     }
 }
 
-/// Returns the number of parts in `pattern` if `path` begins with it; `*` matches any one part.
-fn fits(pattern: &str, path: &[&str]) -> Option<usize> {
-    let parts: Vec<&str> = pattern.split('.').collect();
-    let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
-    (parts.len() <= path.len() && parts.iter().zip(path).all(is_one)).then_some(parts.len())
-}
-
 fn dict(figment: &Figment) -> Dict {
     merged(figment).unwrap_or_default()
 }
@@ -216,25 +213,17 @@ fn find<'a>(dict: &'a Dict, path: &[&str]) -> Option<&'a Value> {
     tables.iter().try_fold(dict, |dict, part| dict.get(*part)?.as_dict())?.get(*last)
 }
 
-/// Sets or removes the value at `path`; returns whether its tables are tables.
-fn put(dict: &mut Dict, path: &[&str], value: Option<Value>) -> bool {
-    match (path, value) {
-        ([], _) => false,
-        ([last], Some(value)) => {
-            dict.insert((*last).to_owned(), value);
-            true
-        }
-        ([last], None) => {
-            dict.remove(*last);
-            true
-        }
-        ([first, rest @ ..], value) => {
-            let table = dict.entry((*first).to_owned()).or_insert_with(|| Dict::new().into());
-            match table {
-                Value::Dict(_, table) => put(table, rest, value),
-                _ => false,
-            }
-        }
+/// Sets or removes the value at `path`, if its tables are tables.
+fn put(mut dict: &mut Dict, path: &[&str], value: Option<Value>) {
+    let Some((last, tables)) = path.split_last() else { return };
+    for part in tables {
+        let table = dict.entry((*part).to_owned()).or_insert_with(|| Dict::new().into());
+        let Value::Dict(_, table) = table else { return };
+        dict = table;
+    }
+    match value {
+        Some(value) => _ = dict.insert((*last).to_owned(), value),
+        None => _ = dict.remove(*last),
     }
 }
 
@@ -244,12 +233,7 @@ pub(super) fn plain(value: &Value) -> String {
         Value::String(_, text) => text.trim().to_owned(),
         Value::Char(_, text) => text.to_string(),
         Value::Bool(_, switch) => switch.to_string(),
-        Value::Num(_, number) => number
-            .to_i128()
-            .map(|number| number.to_string())
-            .or_else(|| number.to_u128().map(|number| number.to_string()))
-            .or_else(|| number.to_f64().map(|number| number.to_string()))
-            .unwrap_or_default(),
+        Value::Num(_, number) => digits(number).unwrap_or_default(),
         Value::Array(_, items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
         Value::Empty(..) | Value::Dict(..) => String::new(),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use figment::providers::{Format, Toml};
-use figment::value::{Dict, Value};
+use figment::value::{Dict, Num, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
 
 use super::checks::edit_distance;
@@ -170,17 +170,19 @@ impl Written {
             }
             Value::Char(_, text) => format!("{text:?}"),
             Value::Bool(_, switch) => switch.to_string(),
-            Value::Num(_, number) => number
-                .to_i128()
-                .map(|number| number.to_string())
-                .or_else(|| number.to_u128().map(|number| number.to_string()))
-                .or_else(|| number.to_f64().map(|number| number.to_string()))
-                .unwrap_or_else(|| "this number".to_owned()),
+            Value::Num(_, number) => digits(number).unwrap_or_else(|| "this number".to_owned()),
             Value::Empty(..) => "nothing".to_owned(),
             Value::Dict(..) => "a table".to_owned(),
             Value::Array(..) => "a list".to_owned(),
         }
     }
+}
+
+/// Formats a number.
+pub(super) fn digits(number: &Num) -> Option<String> {
+    let whole = number.to_i128().map(|number| number.to_string());
+    let whole = whole.or_else(|| number.to_u128().map(|number| number.to_string()));
+    whole.or_else(|| number.to_f64().map(|number| number.to_string()))
 }
 
 /// A type of values that a declared key can have.

@@ -6,7 +6,7 @@ use figment::value::Value;
 use serde::Serialize;
 
 use super::changes::plain;
-use super::keys::{Kind, SECTIONS};
+use super::keys::{Kind, SECTIONS, fits};
 use super::reader::{DEFAULTS, label, merged, origin_name};
 
 /// Replacement for text that is not shown.
@@ -85,14 +85,9 @@ fn text(path: &[&str], value: &Value) -> Option<String> {
             names.join(", ")
         }
         (Kind::Table, _) => HIDDEN.to_owned(),
-        (Kind::Text("URL"), _) => url(&text, path.first() == Some(&"upstream") || is_named(path)),
+        (Kind::Text("URL"), _) => url(&text, matches!(path, ["upstream" | "upstreams", ..])),
         _ => text,
     })
-}
-
-/// Whether a path is that of a named upstream.
-fn is_named(path: &[&str]) -> bool {
-    path.first() == Some(&"upstreams")
 }
 
 /// Removes user names, passwords and queries from a URL. The path of an upstream is needed to
@@ -120,9 +115,7 @@ fn declared(path: &[&str]) -> Option<Kind> {
     SECTIONS.iter().find_map(|section| {
         let parts: Vec<&str> = section.path.split('.').collect();
         let (parents, name) = path.split_at_checked(parts.len())?;
-        let is_one = |(part, parent): (&&str, &&str)| *part == "*" || part == parent;
-        let fits = parts.iter().zip(parents).all(is_one);
-        Some(section.find(&name.join(".")).filter(|_| fits)?.1)
+        Some(section.find(&name.join(".")).filter(|_| fits(&parts, parents))?.1)
     })
 }
 

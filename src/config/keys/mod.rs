@@ -4,6 +4,7 @@
 
 mod context;
 mod models;
+#[cfg(test)]
 pub mod pages;
 mod server;
 mod stored;
@@ -78,6 +79,7 @@ pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000;
 
 /// A configuration key.
 #[derive(Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "the pages show the descriptions"))]
 pub(super) struct Key {
     pub name: &'static str,
     pub kind: Kind,
@@ -107,6 +109,7 @@ use keys;
 
 /// Type and range of a key's value.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(test), expect(dead_code, reason = "the pages show the nouns"))]
 pub(super) enum Kind {
     /// A whole number in a range.
     Whole(u64, u64),
@@ -192,6 +195,10 @@ impl Effect {
 }
 
 /// A section of keys.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the pages show headings, descriptions and samples")
+)]
 pub(super) struct Section {
     /// Path; `*` stands for a name or a row.
     pub path: &'static str,
@@ -253,13 +260,17 @@ impl Section {
     }
 }
 
+/// Returns whether `path` begins with the parts of a pattern; `*` stands for any one part.
+pub(super) fn fits(pattern: &[&str], path: &[&str]) -> bool {
+    let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
+    pattern.len() <= path.len() && pattern.iter().zip(path).all(is_one)
+}
+
 /// Returns the effect of a change at `path`.
 pub(super) fn effect(path: &[&str]) -> Effect {
     let mut found = (0, Effect::Restart);
     let mut look = |pattern: &[&str], effect| {
-        let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
-        let fits = pattern.len() <= path.len() && pattern.iter().zip(path).all(is_one);
-        if fits && pattern.len() > found.0 {
+        if fits(pattern, path) && pattern.len() > found.0 {
             found = (pattern.len(), effect);
         }
     };
