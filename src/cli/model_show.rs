@@ -57,7 +57,7 @@ fn shown(config: &Config, name: &str) -> String {
         row("limit", tokens(limit.max_input_tokens), &source);
     }
     let (price, source) = match config.price(name) {
-        Priced::Known(price) if Catalogue::shipped().price(name) == Some(price) => {
+        Priced::Known(price) if Catalogue::default().price(name) == Some(price) => {
             (Some(price), "catalogue")
         }
         Priced::Known(price) => (Some(price), "configuration"),

@@ -105,28 +105,17 @@ pub struct Found<'a> {
     pub name: Option<&'a str>,
 }
 
-/// Windows and prices by model name.
-#[derive(Clone)]
+/// Windows and prices by model name. Without entries of its own it is the catalogue shipped with the program.
+#[derive(Clone, Default)]
 pub struct Catalogue {
     /// The configuration's entries, which take precedence.
     own: BTreeMap<String, ModelEntry>,
     own_prices: BTreeMap<String, Price>,
-    shipped: &'static Listed<'static>,
     /// Vocabularies loaded from files for entries; they live as long as this catalogue is used.
     vocabularies: Vec<Vocabulary>,
 }
 
 impl Catalogue {
-    /// Returns the catalogue shipped with the program.
-    pub fn shipped() -> Self {
-        Self {
-            own: BTreeMap::new(),
-            own_prices: BTreeMap::new(),
-            shipped: &SHIPPED,
-            vocabularies: Vec::new(),
-        }
-    }
-
     /// Returns whether the configuration gives the limits of the model that the catalogue has as `name`.
     pub fn is_own(&self, name: &str) -> bool {
         self.own.contains_key(name)
@@ -207,7 +196,7 @@ impl Catalogue {
             self.own_prices.get_key_value(name).map(|(name, price)| (name.as_str(), Some(price)))
         };
         let shipped = |name: &str| {
-            self.shipped.prices.get_key_value(name).map(|(name, listed)| (*name, listed.price()))
+            SHIPPED.prices.get_key_value(name).map(|(name, listed)| (*name, listed.price()))
         };
         let has_own = !self.own_prices.is_empty();
         let found = has_own.then(|| price_among(candidates, own)).flatten();
@@ -243,13 +232,13 @@ impl Catalogue {
 
     fn entry(&self, name: &str) -> Option<(&str, ModelEntry)> {
         let own = self.own.get_key_value(name).map(|(name, entry)| (name.as_str(), *entry));
-        let shipped = || self.shipped.entries.get_key_value(name);
+        let shipped = || SHIPPED.entries.get_key_value(name);
         own.or_else(|| shipped().map(|(name, entry)| (*name, *entry)))
     }
 
     /// Returns whether any catalogue name satisfies `wanted`.
     pub fn any_name(&self, wanted: impl Fn(&str) -> bool) -> bool {
-        let shipped = self.shipped.entries.keys().copied();
+        let shipped = SHIPPED.entries.keys().copied();
         self.own.keys().map(String::as_str).chain(shipped).any(wanted)
     }
 }
@@ -272,19 +261,12 @@ fn price_among<'a>(
     })
 }
 
-impl Default for Catalogue {
-    fn default() -> Self {
-        Self::shipped()
-    }
-}
-
-/// The shipped entries are too many to print with a configuration.
 impl fmt::Debug for Catalogue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Catalogue")
             .field("own", &self.own)
             .field("own_prices", &self.own_prices)
-            .field("shipped", &self.shipped.entries.len())
+            .field("shipped", &SHIPPED.entries.len())
             .finish()
     }
 }
@@ -477,7 +459,7 @@ mod tests {
             ("amazon.nova-pro-v1:0", 300_000, none, Some(10_000)),
             ("meta-llama/Llama-3.3-70B-Instruct", 128_000, none, Some(4_028)),
         ] {
-            let catalogue = Catalogue::shipped();
+            let catalogue = Catalogue::default();
             let found = catalogue.find(name);
             let entry = found.entry;
             assert_eq!(
@@ -490,7 +472,7 @@ mod tests {
     }
 
     fn check(name: &str, known_as: Option<&str>, known: Known, input_tokens: u64) {
-        let catalogue = Catalogue::shipped();
+        let catalogue = Catalogue::default();
         let found = catalogue.find(name);
         assert_eq!((found.name, found.known), (known_as, known), "{name}");
         let entry = found.entry;
@@ -537,7 +519,7 @@ mod tests {
             ("deepseek-chat", "in 0.28 cached 0.028 out 0.42"),
             ("text-embedding-3-small", "in 0.02 out 0"),
         ] {
-            let catalogue = Catalogue::shipped();
+            let catalogue = Catalogue::default();
             let found = catalogue.price(name).map(ToString::to_string);
             assert_eq!(found.as_deref(), Some(price), "{name}");
         }
@@ -545,7 +527,7 @@ mod tests {
 
     #[test]
     fn all_forms_of_a_model_count_as_it() {
-        let catalogue = Catalogue::shipped();
+        let catalogue = Catalogue::default();
         for (name, counted) in [
             ("gpt-5.4-2026-03-05", "gpt-5.4"),
             ("openai/gpt-4o-2024-08-06", "gpt-4o"),
@@ -561,7 +543,7 @@ mod tests {
         ] {
             assert_eq!(catalogue.billed_name(name), counted, "{name}");
         }
-        let mut catalogue = Catalogue::shipped();
+        let mut catalogue = Catalogue::default();
         for name in ["ours", "ours-2026-05-13", "ours-large"] {
             catalogue.insert_price(name, Price::parse("in 1 out 2").expect("a price"));
         }
@@ -571,7 +553,7 @@ mod tests {
 
     #[test]
     fn a_price_is_found_for_the_same_model_alone() {
-        let catalogue = Catalogue::shipped();
+        let catalogue = Catalogue::default();
         let price = |name: &str| catalogue.price(name);
         let known = price("gpt-4.1");
         assert!(known.is_some());
@@ -592,7 +574,7 @@ mod tests {
 
     #[test]
     fn own_prices_go_before_all_shipped_ones() {
-        let mut catalogue = Catalogue::shipped();
+        let mut catalogue = Catalogue::default();
         let own = Price::parse("in 7 out 7").expect("a price");
         catalogue.insert_price("GPT-4o", own.clone());
         for name in ["gpt-4o", "azure/gpt-4o", "openrouter/openai/gpt-4o", "gpt-4o-2030-01-01"] {
@@ -608,10 +590,10 @@ mod tests {
             check(name, None, Known::Unknown, 128_000);
         }
         check(&format!("gpt-4o-{}", "x".repeat(300)), None, Known::Unknown, 128_000);
-        let unknown = Catalogue::shipped().find("gpt-7-omega").entry;
+        let unknown = Catalogue::default().find("gpt-7-omega").entry;
         assert_eq!(unknown.max_output_tokens, Some(4_096));
         assert_eq!(unknown.window_tokens, 132_096);
         assert_eq!(unknown.encoding, Encoding::O200kBase);
-        assert!(Catalogue::shipped().find("mistral-unheard").entry.strict_alternation);
+        assert!(Catalogue::default().find("mistral-unheard").entry.strict_alternation);
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn models(
     reader: &mut Reader,
     policies: &Policies,
 ) -> (Catalogue, BTreeMap<String, ModelSettings>) {
-    let mut catalogue = Catalogue::shipped();
+    let mut catalogue = Catalogue::default();
     let mut settings = BTreeMap::new();
     for name in reader.names("models") {
         let known = catalogue.find(&name);

@@ -151,6 +151,10 @@ pub(super) fn read(
     let numbers: Vec<String> = (0..count).map(|row| row.to_string()).collect();
     let rows = numbers.iter().map(|row| route(reader, row, policies)).collect();
     let routes = Routes { rows };
+    let upstream_of = |name: &str| match name {
+        DEFAULT_UPSTREAM => Some(default),
+        name => upstreams.get(name),
+    };
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for (number, row) in routes.rows.iter().enumerate() {
         let text = numbers[number].as_str();
@@ -161,7 +165,7 @@ pub(super) fn read(
             }
         }
         let upstream = row.upstream.as_str();
-        if upstream != DEFAULT_UPSTREAM && !upstreams.contains_key(upstream) {
+        if upstream_of(upstream).is_none() {
             let known: Vec<&str> = upstreams.keys().map(String::as_str).collect();
             let message = format!(
                 "{upstream:?} is not an upstream; the upstreams are {}",
@@ -169,51 +173,39 @@ pub(super) fn read(
             );
             reader.refuse(&["routes", text, "upstream"], message);
         }
-        let turns = FallbackCheck { routes: &routes, default, upstreams };
-        for (key, models) in
-            [("fallback", row.fallback.as_slice()), ("larger", row.larger.as_slice())]
-        {
-            for model in models {
-                if let Err(problem) = turns.check(number, model) {
-                    reader.refuse(&["routes", text, key], problem);
-                }
+        let fallback = row.fallback.iter().map(|model| ("fallback", model));
+        for (key, model) in fallback.chain(row.larger.iter().map(|model| ("larger", model))) {
+            if let Err(problem) = check_fallback(&routes, upstream_of, number, model) {
+                reader.refuse(&["routes", text, key], problem);
             }
         }
     }
     routes
 }
 
-/// Check of the models that a row may fall back to.
-struct FallbackCheck<'a> {
-    routes: &'a Routes,
-    default: &'a Upstream,
-    upstreams: &'a BTreeMap<String, Upstream>,
-}
-
-impl FallbackCheck<'_> {
-    /// Rejects a fallback to the row itself, and one that would pass on a caller's credential.
-    fn check(&self, number: usize, model: &str) -> Result<(), String> {
-        let row = &self.routes.rows[number];
-        let found = self.routes.find(model);
-        let is_own_name = row.exact().any(|name| name.eq_ignore_ascii_case(model));
-        if is_own_name || (found == Some(number) && row.send_as.is_some()) {
-            return Err(format!("{model:?} is a model of this row itself; name another model"));
-        }
-        let there = found.map_or(DEFAULT_UPSTREAM, |found| &self.routes.rows[found].upstream);
-        let upstream = match there {
-            DEFAULT_UPSTREAM => Some(self.default),
-            name => self.upstreams.get(name),
-        };
-        if there != row.upstream && upstream.is_some_and(Upstream::gets_callers_key) {
-            return Err(format!(
-                "{model:?} goes to the upstream {there:?}, which would receive the caller's own \
-                 credential. The caller's credential goes only to the default route and to routes \
-                 with forward_caller_key; fallback never leads to another route that would receive \
-                 it. Give {there:?} a key of weir's own (api_key)"
-            ));
-        }
-        Ok(())
+/// Rejects a fallback to the row itself, and one that would pass on a caller's credential.
+fn check_fallback<'u>(
+    routes: &Routes,
+    upstream_of: impl Fn(&str) -> Option<&'u Upstream>,
+    number: usize,
+    model: &str,
+) -> Result<(), String> {
+    let row = &routes.rows[number];
+    let found = routes.find(model);
+    let is_own_name = row.exact().any(|name| name.eq_ignore_ascii_case(model));
+    if is_own_name || (found == Some(number) && row.send_as.is_some()) {
+        return Err(format!("{model:?} is a model of this row itself; name another model"));
     }
+    let there = found.map_or(DEFAULT_UPSTREAM, |found| &routes.rows[found].upstream);
+    if there != row.upstream && upstream_of(there).is_some_and(Upstream::gets_callers_key) {
+        return Err(format!(
+            "{model:?} goes to the upstream {there:?}, which would receive the caller's own \
+             credential. The caller's credential goes only to the default route and to routes \
+             with forward_caller_key; fallback never leads to another route that would receive \
+             it. Give {there:?} a key of weir's own (api_key)"
+        ));
+    }
+    Ok(())
 }
 
 fn route(reader: &mut Reader, row: &str, policies: &Policies) -> Route {
