@@ -9,7 +9,6 @@ use flate2::read::MultiGzDecoder;
 
 use super::on_all_cores::on_all_cores;
 use super::opencode;
-use super::progress::Progress;
 use weir_eval::recorded::{self, ReadText, TextForm, known_forms};
 
 /// Maximum size of a file, unpacked.
@@ -141,13 +140,7 @@ pub(super) fn read_all<'f>(
     is_shown: bool,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(&'f FoundFile, ReadText)>, String> {
-    let progress = Progress::new(is_shown, "reading", found.len() as u64);
-    let read = on_all_cores(found.len(), |place| {
-        let contents = read(&found[place].path);
-        progress.step();
-        contents
-    });
-    drop(progress);
+    let read = on_all_cores("reading", is_shown, found, |own| read(&own.path));
     let mut all = Vec::new();
     for (own, read) in found.iter().zip(read) {
         let name = shown(&own.path);

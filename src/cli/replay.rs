@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::colours::Colours;
 use super::on_all_cores::on_all_cores;
-use super::progress::Progress;
 use super::recordings;
 use super::sealed::Opener;
 use super::sources::{self, Flag};
@@ -317,11 +316,8 @@ fn by_line(
 ) -> Result<Vec<Conversation>, String> {
     let lines = text.lines().enumerate().map(|(place, line)| (place + 1, line));
     let lines: Vec<_> = lines.filter(|(_, line)| !line.trim().is_empty()).collect();
-    let progress = Progress::new(is_shown, "reading", lines.len() as u64);
-    let read = on_all_cores(lines.len(), |place| {
-        let (number, line) = lines[place];
-        let read = Conversation::read(line, number, args.protocol);
-        progress.step();
+    let read = on_all_cores("reading", is_shown, &lines, |(number, line)| {
+        let read = Conversation::read(line, *number, args.protocol);
         read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
     });
     read.into_iter().collect()
@@ -336,12 +332,8 @@ fn replay_all(
     // The longest first, so that no core is left with a long one at the end.
     let mut order: Vec<usize> = (0..conversations.len()).collect();
     order.sort_by_key(|place| std::cmp::Reverse(conversations[*place].last_request_tokens()));
-    let progress = Progress::new(is_shown, "replaying", order.len() as u64);
-    let outcomes = on_all_cores(order.len(), |place| {
-        let outcomes = replay(&conversations[order[place]], policies, budgets);
-        progress.step();
-        outcomes
-    });
+    let replayed = |place: &usize| replay(&conversations[*place], policies, budgets);
+    let outcomes = on_all_cores("replaying", is_shown, &order, replayed);
     let mut sorted: Vec<_> = order.into_iter().zip(outcomes).collect();
     sorted.sort_by_key(|(place, _)| *place);
     sorted.into_iter().map(|(_, outcome)| outcome).collect()

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use super::colours::Colours;
 use super::explain;
 use super::on_all_cores::on_all_cores;
-use super::progress::Progress;
 use super::recordings::{self, FoundFile, shown};
 use crate::config::{Config, Known, Priced};
 use weir_engine::compact::policy::Goal;
@@ -190,18 +189,14 @@ fn bill(args: &SavingsArgs, config: &Config, drafts: &[Folded]) -> Savings {
         false if args.compare => TrialLimit::WORDS.map(|(_, tried)| tried).to_vec(),
         false => args.limits.clone(),
     };
-    let progress = Progress::new(!args.no_progress, "replaying", drafts.len() as u64);
     let models = Models {
         price: &|model| price(config, model),
         window_tokens: &|model| window_tokens(config, model),
         default_model: args.model.as_deref(),
         draws_pauses: args.draw_pauses,
     };
-    let findings = on_all_cores(drafts.len(), |place| {
-        let finding = examine(&drafts[place], &models, &policy, &limits);
-        progress.step();
-        finding
-    });
+    let examined = |draft: &Folded| examine(draft, &models, &policy, &limits);
+    let findings = on_all_cores("replaying", !args.no_progress, drafts, examined);
     Savings::new(findings, &limits, is_search)
 }
 

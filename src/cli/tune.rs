@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::explain;
 use super::on_all_cores::on_all_cores;
-use super::progress::Progress;
 use super::savings;
 use crate::config::Config;
 use weir_engine::compact::Policy;
@@ -147,18 +146,15 @@ impl Search<'_> {
     fn at(&self, policy: &str, excerpt_cost_permille: u32, limits: &[TrialLimit]) -> Savings {
         let name = Some(policy).filter(|name| *name != "default");
         let policy = Policy { excerpt_cost_permille, ..self.config.policy(name, None) };
-        let progress = Progress::new(!self.args.no_progress, "replaying", self.drafts.len() as u64);
         let models = Models {
             price: &|model| savings::price(self.config, model),
             window_tokens: &|model| savings::window_tokens(self.config, model),
             default_model: self.args.model.as_deref(),
             draws_pauses: false,
         };
-        let findings = on_all_cores(self.drafts.len(), |place| {
-            let finding = examine(&self.drafts[place], &models, &policy, limits);
-            progress.step();
-            finding
-        });
+        let examined = |draft: &Folded| examine(draft, &models, &policy, limits);
+        let is_shown = !self.args.no_progress;
+        let findings = on_all_cores("replaying", is_shown, self.drafts, examined);
         Savings::new(findings, limits, false)
     }
 }
