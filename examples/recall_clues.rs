@@ -35,7 +35,7 @@ fn main() -> Result<(), String> {
 
 /// Returns the number of lost values asked for, of those found by their clue, and by themselves.
 fn asked(conversation: &Conversation, budget: Budget) -> [usize; 3] {
-    let policy = Named { name: String::new(), kind: Kind::Engine(Box::default()) };
+    let policy = Named { name: String::new(), kind: Kind::Engine(Box::default(), None) };
     let outcome = replay(conversation, &[policy], &[budget]).remove(0);
     let mut lost = outcome.map(|own| own.lost).unwrap_or_default();
     lost.retain(|own| !own.has_value);

@@ -84,7 +84,7 @@ fn bits_of(conversation: &Conversation, budget: Budget, primer: &str) -> Vec<Bit
         .collect();
     let questions = Questions::new(conversation);
     let mut bits = Vec::new();
-    let policy = Kind::Engine(Box::default());
+    let policy = Kind::Engine(Box::default(), None);
     each_request(conversation, &policy, budget_tokens, |place, sent| {
         if wanted.contains(&place) {
             bits.push(judged(conversation, &questions, place, sent, primer));

@@ -186,17 +186,17 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
     let named = |name: &String| {
         let kind = match Baseline::from_name(name) {
             Some(baseline) => Kind::Baseline(baseline),
-            None => Kind::Engine(Box::new(policy(&config, name)?)),
+            None => Kind::Engine(Box::new(policy(&config, name)?), None),
         };
         Ok(Named { name: name.clone(), kind })
     };
     let policies = args.policies.iter().map(named).collect::<Result<Vec<Named>, String>>()?;
     let stub = args.summaries.map(|cap_tokens| Stub { cap_tokens, price: args.summary_price });
     let with_summaries = |named: Named| {
-        let summarised = match (&named.kind, stub) {
-            (Kind::Engine(policy), Some(stub)) => Some(Named {
+        let summarised = match &named.kind {
+            Kind::Engine(policy, None) if stub.is_some() => Some(Named {
                 name: format!("{}+summaries", named.name),
-                kind: Kind::Summarised(policy.clone(), stub),
+                kind: Kind::Engine(policy.clone(), stub),
             }),
             _ => None,
         };

@@ -25,7 +25,8 @@ pub(crate) struct Engine<'a> {
     options: PlanOptions,
     /// Edits of the previous request.
     edits: Vec<(usize, Edit)>,
-    sent: Vec<SentPiece>,
+    /// Messages of the previous request.
+    pub(crate) sent: Vec<SentPiece>,
     /// Number of messages in the previous request.
     length: usize,
     /// Whether the previous request is within the limit.
@@ -91,10 +92,7 @@ impl<'a> Engine<'a> {
 
     /// Returns the messages sent for the first `length` messages, at least as many as last time.
     pub(crate) fn send(&mut self, length: usize) -> &[SentPiece] {
-        self.extend(length);
-        let stubs = self.summaries.as_ref();
-        let summary = |gone: &[usize], _: Space| stubs?.of(gone);
-        let planned = plan_with(&self.request, &self.options, &summary, &self.at_hand);
+        let planned = self.planned(length, false);
         self.fits = planned.is_ok();
         let plan = match planned {
             Ok(plan) => plan,
@@ -115,26 +113,22 @@ impl<'a> Engine<'a> {
         &self.sent
     }
 
-    /// Returns the messages of the previous request.
-    pub(crate) fn sent(&self) -> &[SentPiece] {
-        &self.sent
-    }
-
-    fn extend(&mut self, length: usize) {
+    /// Plans the request of the first `length` messages.
+    fn planned(&mut self, length: usize, is_early: bool) -> Result<Plan, PlanError> {
+        self.options.compacts_early = is_early;
         let sent = &mut self.request.messages;
         sent.truncate(length);
         let all = &self.at_hand.conversation.messages[..length];
         sent.extend(all[sent.len()..].iter().map(|message| &*message.raw));
+        let stubs = self.summaries.as_ref();
+        let summary = |gone: &[usize], _: Space| stubs?.of(gone);
+        plan_with(&self.request, &self.options, &summary, &self.at_hand)
     }
 
     /// Compacts the conversation before its request of `length` messages, if half the way to the next compaction
     /// is done: what was sent before is in no cache any more.
     pub(crate) fn compact_early(&mut self, length: usize) {
-        self.extend(length);
-        let options = PlanOptions { compacts_early: true, ..self.options.clone() };
-        let stubs = self.summaries.as_ref();
-        let summary = |gone: &[usize], _: Space| stubs?.of(gone);
-        if let Ok(plan) = plan_with(&self.request, &options, &summary, &self.at_hand) {
+        if let Ok(plan) = self.planned(length, true) {
             self.at_hand.state.replace(Some(plan.state));
         }
     }

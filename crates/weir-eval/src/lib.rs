@@ -104,9 +104,8 @@ pub struct Named {
 /// Implementation that selects the messages to send.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    Engine(Box<Policy>),
-    /// The engine with summaries that contain nothing.
-    Summarised(Box<Policy>, Stub),
+    /// weir's engine, with summaries that contain nothing if they are wanted.
+    Engine(Box<Policy>, Option<Stub>),
     Baseline(Baseline),
 }
 
@@ -119,12 +118,8 @@ enum Sender<'a> {
 impl<'a> Sender<'a> {
     fn new(conversation: &'a Conversation, policy: &Kind, budget_tokens: u64) -> Self {
         match policy {
-            Kind::Engine(policy) => {
-                Self::Engine(Box::new(Engine::new(conversation, budget_tokens, policy, None)))
-            }
-            Kind::Summarised(policy, stub) => {
-                let engine = Engine::new(conversation, budget_tokens, policy, Some(*stub));
-                Self::Engine(Box::new(engine))
+            Kind::Engine(policy, stub) => {
+                Self::Engine(Box::new(Engine::new(conversation, budget_tokens, policy, *stub)))
             }
             Kind::Baseline(baseline) => {
                 Self::Baseline(Course::new(conversation, budget_tokens, *baseline))

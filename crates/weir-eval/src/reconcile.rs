@@ -23,7 +23,8 @@ const ALL_MODELS: &str = "all models";
 const MODEL_WIDTH: usize = 24;
 
 /// What is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Measured {
     Requests,
     /// Prompt tokens that were neither read from the cache nor written to it.
@@ -39,7 +40,7 @@ impl Measured {
     const ALL: [Self; 6] =
         [Self::Requests, Self::Input, Self::Cached, Self::Written, Self::Output, Self::Cost];
 
-    /// Returns its name in tables and in JSON.
+    /// Returns its name in tables, as in JSON.
     pub fn name(self) -> &'static str {
         ["requests", "input", "cached", "written", "output", "cost"][self as usize]
     }
@@ -110,7 +111,6 @@ pub struct Compared {
     #[serde(serialize_with = "as_day")]
     pub day: u64,
     pub model: String,
-    #[serde(serialize_with = "as_name")]
     pub kind: Measured,
     /// In tokens, requests or nano-dollars.
     pub ledger: u64,
@@ -120,10 +120,6 @@ pub struct Compared {
 
 fn as_day<S: Serializer>(day: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&shown_day(*day))
-}
-
-fn as_name<S: Serializer>(kind: &Measured, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(kind.name())
 }
 
 /// Compares a ledger with exports: amounts within `tolerance_permille` of the larger one agree. Of each model the

@@ -3,12 +3,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::history::{History, Made};
 use crate::bill::BilledTokens;
-use weir_engine::wire::{Role, json};
+use weir_engine::wire::{Protocol, Role, json};
 use weir_store::budget::Price;
 
 /// Maximum length of an argument that may name a file.
@@ -80,15 +80,11 @@ impl Habits {
                 found.price_steps.add(nano_usd.saturating_sub(flat_nano_usd));
             }
         }
-        let results = results(history);
-        let of = |kind: Again| results.iter().filter(move |(_, _, own)| *own == kind);
-        for (kind, habit) in [
-            (Again::SameResult, &mut found.repeated_calls),
-            (Again::SameFile, &mut found.files_read_again),
-        ] {
-            habit.count = of(kind).count() as u64;
-            let places: Vec<(usize, u64)> =
-                of(kind).map(|(message, tokens, _)| (*message, *tokens)).collect();
+        let [same_results, same_files] = results(history);
+        for (places, habit) in
+            [(same_results, &mut found.repeated_calls), (same_files, &mut found.files_read_again)]
+        {
+            habit.count = places.len() as u64;
             habit.nano_usd = carried_nano_usd(history, &places);
         }
         found
@@ -109,47 +105,25 @@ fn warm(made: &Made) -> Option<BilledTokens> {
     })
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Again {
-    SameResult,
-    SameFile,
-}
-
-#[derive(Deserialize)]
-struct Calling {
-    tool_calls: Option<Vec<CallMade>>,
-}
-
-#[derive(Deserialize)]
-struct CallMade {
-    id: Option<String>,
-    function: Option<Function>,
-}
-
-#[derive(Deserialize)]
-struct Function {
-    name: Option<String>,
-    arguments: Option<String>,
-}
-
-/// Returns the messages with results that were there before, with their tokens.
-fn results(history: &History) -> Vec<(usize, u64, Again)> {
-    /// CallMade that waits for its result: its digest, and the file that it reads.
+/// Returns the messages with results that were there before, with their tokens: results of equal calls, and
+/// files that were read before.
+fn results(history: &History) -> [Vec<(usize, u64)>; 2] {
+    /// Call that waits for its result: its digest, and the file that it reads.
     type Open = HashMap<String, (u64, Option<String>)>;
     let mut open: Open = HashMap::new();
     let mut results: HashMap<u64, u64> = HashMap::new();
     let mut files = HashSet::new();
-    let mut found = Vec::new();
+    let [mut same_results, mut same_files] = [Vec::new(), Vec::new()];
     for (place, message) in history.conversation.messages.iter().enumerate() {
-        if !message.calls.is_empty() {
-            let read = serde_json::from_str::<Calling>(&message.raw).ok();
-            let calls = read.and_then(|read| read.tool_calls).unwrap_or_default();
-            for call in calls {
-                let Some(function) = call.function else { continue };
-                let name = function.name.unwrap_or_default();
-                let arguments = function.arguments.unwrap_or_default();
+        if let Ok(read) = Protocol::Chat.read_message(&message.raw)
+            && !message.calls.is_empty()
+        {
+            for call in &read.calls {
+                let [id, name] =
+                    [call.id, call.name].map(|raw| json::string(raw).unwrap_or_default());
+                let arguments = call.text();
                 let digest = xxh3_64(format!("{name}\n{arguments}").as_bytes());
-                open.insert(call.id.unwrap_or_default(), (digest, file(&name, &arguments)));
+                open.insert(id.into_owned(), (digest, file(&name, &arguments)));
             }
         }
         let answers = message.answers.as_ref().filter(|_| message.role == Role::Tool);
@@ -158,12 +132,12 @@ fn results(history: &History) -> Vec<(usize, u64, Again)> {
         let is_same = results.insert(call, content) == Some(content);
         let is_known_file = file.is_some_and(|file| !files.insert(file));
         if is_same {
-            found.push((place, message.fact.tokens, Again::SameResult));
+            same_results.push((place, message.fact.tokens));
         } else if is_known_file {
-            found.push((place, message.fact.tokens, Again::SameFile));
+            same_files.push((place, message.fact.tokens));
         }
     }
-    found
+    [same_results, same_files]
 }
 
 /// Returns the file that a call reads, by its first argument.

@@ -233,7 +233,7 @@ fn limited(
         }
         engine.send(*length);
         let is_unfit = !engine.fits;
-        judge.judge_fitting(place, engine.sent(), engine.fits);
+        judge.judge_fitting(place, &engine.sent, engine.fits);
         let (full_tokens, sent_tokens) = judge.sizes[place];
         let is_whole = sent_tokens >= full_tokens;
         found.unfit_requests += u64::from(is_unfit);

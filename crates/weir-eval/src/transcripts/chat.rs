@@ -1,6 +1,6 @@
 //! Transcript that is retold as chat completions, message by message. Reads no files.
 
-use super::{Exchanges, Recorded, RecordedExchange, quoted};
+use super::{Exchanges, Recorded, RecordedExchange, part_name, quoted};
 use weir_engine::wire::{Protocol, json};
 
 /// Conversation up to a compaction by its agent, or its end.
@@ -31,11 +31,16 @@ impl ChatPart {
 
     /// Adds a message of the assistant with this JSON content and these calls.
     pub(crate) fn answer(&mut self, content: &str, calls: &[String]) {
-        let calls = match calls.is_empty() {
-            true => String::new(),
-            false => format!(r#","tool_calls":[{}]"#, calls.join(",")),
-        };
+        let calls = members(calls);
         self.messages.push(format!(r#"{{"role":"assistant","content":{content}{calls}}}"#));
+    }
+}
+
+/// Returns the member with these calls, if there are any.
+pub(crate) fn members(calls: &[String]) -> String {
+    match calls.is_empty() {
+        true => String::new(),
+        false => format!(r#","tool_calls":[{}]"#, calls.join(",")),
     }
 }
 
@@ -44,10 +49,7 @@ pub(crate) fn recorded(id: &str, project: Option<&str>, parts: Vec<ChatPart>) ->
     let parts = parts.into_iter().enumerate().filter(|(_, part)| !part.messages.is_empty());
     parts
         .map(|(number, part)| Recorded {
-            id: match number {
-                0 => id.to_owned(),
-                _ => format!("{id}, after compaction {number}"),
-            },
+            id: part_name(id, number),
             protocol: Protocol::Chat,
             body: format!(r#"{{"messages":[{}]}}"#, part.messages.join(",")),
             is_request: false,

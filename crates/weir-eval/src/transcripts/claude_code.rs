@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::value::RawValue;
 
-use super::{Exchanges, LineMembers, Recorded, quoted, usage_in};
+use super::{Exchanges, LineMembers, Recorded, part_name, quoted, usage_in};
 use weir_engine::wire::{Protocol, json};
 
 /// Model of lines that Claude Code wrote itself, such as errors. They are never sent.
@@ -168,10 +168,7 @@ pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
         if part.name.is_empty() {
             let session = line.text("sessionId").unwrap_or_else(|| "session".to_owned());
             let name = if agent.is_empty() { session } else { agent };
-            part.name = match number {
-                1 => name,
-                _ => format!("{name}, after compaction {}", number - 1),
-            };
+            part.name = part_name(&name, number - 1);
         }
         part.project = part.project.take().or_else(|| line.text("cwd"));
         part.add(role, &line, &said);

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Exchanges, LineMembers, Recorded, quoted};
+use super::{Exchanges, LineMembers, Recorded, part_name, quoted};
 use weir_engine::wire::usage::Usage;
 use weir_engine::wire::{Protocol, json};
 
@@ -195,10 +195,7 @@ fn recorded(session: SessionFacts, parts: Vec<Part>) -> Vec<Recorded> {
     let parts = parts.into_iter().enumerate().filter(|(_, part)| !part.items.is_empty());
     parts
         .map(|(number, part)| Recorded {
-            id: match number {
-                0 => id.clone(),
-                _ => format!("{id}, after compaction {number}"),
-            },
+            id: part_name(&id, number),
             protocol: Protocol::Responses,
             body: format!(r#"{{{head}"input":[{}]}}"#, part.items.join(",")),
             is_request: false,

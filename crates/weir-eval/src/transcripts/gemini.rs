@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::value::RawValue;
 
 use super::chat::{self, ChatPart};
-use super::{LineMembers, Recorded, quoted, time_ms};
+use super::{LineMembers, Recorded, as_text, time_ms};
 use weir_engine::wire::json;
 use weir_engine::wire::usage::{Metered, Usage};
 
@@ -81,11 +81,6 @@ impl ContentParts {
 fn names(call: &LineMembers<'_>) -> (String, String) {
     let name = call.text("name").unwrap_or_default();
     (call.text("id").unwrap_or_else(|| name.clone()), name)
-}
-
-/// Returns JSON as the JSON text of a string.
-fn as_text(raw: &str) -> String {
-    if raw.starts_with('"') { raw.to_owned() } else { quoted(raw) }
 }
 
 /// Returns usage by the names that it has in a chat, in this order: prompt, read from the cache, output,

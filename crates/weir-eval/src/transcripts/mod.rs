@@ -31,6 +31,19 @@ pub struct Recorded {
     pub exchanges: Vec<RecordedExchange>,
 }
 
+/// Returns the name of a part of a session: those after the first one follow compactions by its agent.
+fn part_name(session: &str, number: usize) -> String {
+    match number {
+        0 => session.to_owned(),
+        _ => format!("{session}, after compaction {number}"),
+    }
+}
+
+/// Returns a value as the JSON text of a string: a string as it is, others as their text.
+fn as_text(raw: &str) -> String {
+    if raw.starts_with('"') { raw.to_owned() } else { quoted(raw) }
+}
+
 impl Recorded {
     /// Says where it comes from, and why it cannot be read.
     pub(crate) fn refusal(&self, error: &str) -> String {

@@ -5,7 +5,7 @@
 //! opencode a conversation of its own begins with the summary.
 
 use super::chat::{self, ChatPart};
-use super::{LineMembers, Recorded, quoted, time_ms};
+use super::{LineMembers, Recorded, as_text, time_ms};
 use weir_engine::wire::json;
 use weir_engine::wire::usage::{Metered, Usage};
 
@@ -112,9 +112,7 @@ fn call(part: &LineMembers<'_>) -> Option<(String, String, Option<ToolResult>)> 
     let state = part.get("state").and_then(LineMembers::of);
     let of_state = |name| state.as_ref().and_then(|state| state.get(name));
     let made = chat::call(&id, &name, of_state("input"));
-    let content = of_state("output").or(of_state("error"));
-    let content =
-        content.map(|raw| if raw.starts_with('"') { raw.to_owned() } else { quoted(raw) });
+    let content = of_state("output").or(of_state("error")).map(as_text);
     let end_ms = of_state("time").and_then(|raw| json::member(raw, "end")).and_then(time_ms);
     Some((id, made, content.map(|content| (content, end_ms))))
 }

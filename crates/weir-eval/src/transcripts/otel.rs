@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::chat;
 use super::logs::{self, decoded};
-use super::{LineMembers, Recorded, RecordedExchange, quoted};
+use super::{LineMembers, Recorded, RecordedExchange, as_text, quoted};
 use weir_engine::wire::json;
 use weir_engine::wire::usage::{Metered, Usage};
 
@@ -222,9 +222,8 @@ fn of_prompt(own: &Attributes<'_>) -> Option<String> {
             chat::call(&id.unwrap_or_default(), &name.unwrap_or_default(), call.get("arguments"))
         });
         let calls: Vec<String> = calls.collect();
-        let calls = (!calls.is_empty()).then(|| format!(r#","tool_calls":[{}]"#, calls.join(",")));
         let id = own.get("tool_call_id").map(|raw| format!(r#","tool_call_id":{raw}"#));
-        let rest = [calls, id].into_iter().flatten().collect::<String>();
+        let rest = chat::members(&calls) + &id.unwrap_or_default();
         // Parts are a text with JSON.
         let is_part = |raw: &&str| json::member(raw, "type").is_some();
         let is_list = |raw: &Cow<'_, str>| json::elements(raw)?.first().map(is_part);
@@ -271,8 +270,7 @@ fn add(role: &str, parts: &[&str], all: &mut Vec<String>) {
     for (part, _) in parts.iter().filter(|(part, _)| is(part, "tool_call_response")) {
         let id = quoted(&part.text("id").unwrap_or_default());
         let response = part.get("response").or(part.get("result")).unwrap_or(r#""""#);
-        let content =
-            if response.starts_with('"') { response.to_owned() } else { quoted(response) };
+        let content = as_text(response);
         all.push(format!(r#"{{"role":"tool","tool_call_id":{id},"content":{content}}}"#));
     }
     let calls = parts.iter().filter(|(part, _)| is(part, "tool_call")).map(|(part, _)| {
@@ -285,10 +283,7 @@ fn add(role: &str, parts: &[&str], all: &mut Vec<String>) {
         return;
     }
     let content = chat::content(&texts);
-    let calls = match calls.is_empty() {
-        true => String::new(),
-        false => format!(r#","tool_calls":[{}]"#, calls.join(",")),
-    };
+    let calls = chat::members(&calls);
     all.push(format!(r#"{{"role":{role},"content":{content}{calls}}}"#));
 }
 
