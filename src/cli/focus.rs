@@ -8,41 +8,16 @@ use weir_store::ledger::{Column, UsageRow};
 
 /// Columns that rows are grouped by.
 pub(super) const BY: [Column; 4] = [Column::Day, Column::Model, Column::Team, Column::Key];
-const HEADS: [&str; 25] = [
-    "BilledCost",
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ConsumedQuantity",
-    "ConsumedUnit",
-    "ContractedCost",
-    "EffectiveCost",
-    "InvoiceIssuerName",
-    "ListCost",
-    "ProviderName",
-    "PublisherName",
-    "ResourceId",
-    "ServiceCategory",
-    "ServiceName",
-    "SkuId",
-    "SubAccountId",
-    "SubAccountName",
-];
 
 /// Formats rows as comma-separated values.
 pub(super) fn table(rows: &[UsageRow]) -> String {
-    let head = HEADS.map(str::to_owned).to_vec();
-    csv(std::iter::once(head).chain(rows.iter().map(line)))
+    let head = cells(&UsageRow::default()).map(|(name, _)| name.to_owned());
+    let lines = rows.iter().map(|row| cells(row).map(|(_, cell)| cell));
+    csv(std::iter::once(head).chain(lines).map(Vec::from))
 }
 
-fn line(row: &UsageRow) -> Vec<String> {
+/// Returns a row's cells with the names of their columns.
+fn cells(row: &UsageRow) -> [(&'static str, String); 25] {
     let day = row.day.unwrap_or(0);
     let midnight = |day: u64| format!("{}T00:00:00Z", shown_day(day));
     let month = read_month(&shown_day(day)[..7]).unwrap_or((day, day + 1));
@@ -51,34 +26,33 @@ fn line(row: &UsageRow) -> Vec<String> {
     let totals = &row.totals;
     let cost = NanoUsd(totals.cost_nano_usd).to_decimal();
     let tokens = totals.prompt_tokens.saturating_add(totals.completion_tokens);
-    let what = format!("{} requests to {model}", totals.requests);
     let weir = || "weir".to_owned();
-    vec![
-        cost.clone(),
-        weir(),
-        weir(),
-        "USD".to_owned(),
-        midnight(month.1),
-        midnight(month.0),
-        "Usage".to_owned(),
-        String::new(),
-        what,
-        midnight(day + 1),
-        midnight(day),
-        tokens.to_string(),
-        "Tokens".to_owned(),
-        cost.clone(),
-        cost.clone(),
-        weir(),
-        cost,
-        weir(),
-        weir(),
-        key,
-        "AI and Machine Learning".to_owned(),
-        "Large language models".to_owned(),
-        model,
-        team.clone(),
-        team,
+    [
+        ("BilledCost", cost.clone()),
+        ("BillingAccountId", weir()),
+        ("BillingAccountName", weir()),
+        ("BillingCurrency", "USD".to_owned()),
+        ("BillingPeriodEnd", midnight(month.1)),
+        ("BillingPeriodStart", midnight(month.0)),
+        ("ChargeCategory", "Usage".to_owned()),
+        ("ChargeClass", String::new()),
+        ("ChargeDescription", format!("{} requests to {model}", totals.requests)),
+        ("ChargePeriodEnd", midnight(day + 1)),
+        ("ChargePeriodStart", midnight(day)),
+        ("ConsumedQuantity", tokens.to_string()),
+        ("ConsumedUnit", "Tokens".to_owned()),
+        ("ContractedCost", cost.clone()),
+        ("EffectiveCost", cost.clone()),
+        ("InvoiceIssuerName", weir()),
+        ("ListCost", cost),
+        ("ProviderName", weir()),
+        ("PublisherName", weir()),
+        ("ResourceId", key),
+        ("ServiceCategory", "AI and Machine Learning".to_owned()),
+        ("ServiceName", "Large language models".to_owned()),
+        ("SkuId", model),
+        ("SubAccountId", team.clone()),
+        ("SubAccountName", team),
     ]
 }
 
@@ -109,7 +83,7 @@ mod tests {
         };
         let table = table(&[row]);
         let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
-        assert_eq!((lines.len(), lines[1].len()), (2, HEADS.len()));
+        assert_eq!((lines.len(), lines[1].len()), (2, 25));
         let cell = |name: &str| {
             let place = lines[0].iter().position(|own| *own == name).expect("a column");
             lines[1][place]

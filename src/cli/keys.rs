@@ -244,27 +244,25 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         error => error.to_string(),
     };
     let now_ms = now_ms();
-    match &args.command {
+    let is_policy = |name: &str| config.context.policies.read_name(name);
+    let facts = match &args.command {
         KeysCommand::Create { name, team, organisation, limits } => {
             let change = limits.change(Some(name), now_ms);
-            change.check_policies(|name| config.context.policies.read_name(name)).map_err(said)?;
+            change.check_policies(is_policy).map_err(said)?;
             let new = NewKey { team: team.clone(), organisation: organisation.clone(), change };
             warn_where_unchecked(config);
-            show_issued(&store.create_key(new, now_ms).await.map_err(said)?, args.json, now_ms)?;
+            let issued = store.create_key(new, now_ms).await.map_err(said)?;
+            return show_issued(&issued, args.json, now_ms);
         }
         KeysCommand::List { team, all } => {
             let mut keys = all_keys(store, team.as_deref()).await?;
             keys.retain(|facts| *all || facts.key.status(now_ms) == KeyStatus::Live);
-            if args.json {
-                print_json(&keys)?;
-            } else {
-                super::print(&table(&keys, now_ms))?;
-            }
+            return match args.json {
+                true => print_json(&keys),
+                false => super::print(&table(&keys, now_ms)),
+            };
         }
-        KeysCommand::Show { id } => {
-            let id = key_id(id, store).await?;
-            show(&store.show_key(&id).await.map_err(said)?, args.json, now_ms)?;
-        }
+        KeysCommand::Show { id } => store.show_key(&key_id(id, store).await?).await,
         KeysCommand::Limit { id, name, limits } => {
             let change = limits.change(name.as_deref(), now_ms);
             if change == KeyChange::default() {
@@ -272,22 +270,22 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
                     "nothing to change; `weir keys limit --help` lists the settings".to_owned()
                 );
             }
-            change.check_policies(|name| config.context.policies.read_name(name)).map_err(said)?;
-            let id = key_id(id, store).await?;
-            show(&store.change_key(&id, change).await.map_err(said)?, args.json, now_ms)?;
+            change.check_policies(is_policy).map_err(said)?;
+            store.change_key(&key_id(id, store).await?, change).await
         }
         KeysCommand::Rotate { id, overlap } => {
             let id = key_id(id, store).await?;
             let issued = store.rotate_key(&id, *overlap, now_ms).await.map_err(said)?;
             warn_where_unchecked(config);
-            show_issued(&issued, args.json, now_ms)?;
+            return show_issued(&issued, args.json, now_ms);
         }
-        KeysCommand::Revoke { id } => {
-            let id = key_id(id, store).await?;
-            show(&store.revoke_key(&id, now_ms).await.map_err(said)?, args.json, now_ms)?;
-        }
+        KeysCommand::Revoke { id } => store.revoke_key(&key_id(id, store).await?, now_ms).await,
+    };
+    let facts = facts.map_err(said)?;
+    match args.json {
+        true => print_json(&facts),
+        false => super::print(&shown(&facts, now_ms)),
     }
-    Ok(())
 }
 
 /// Returns the ID of the key with this ID or name. Only its ID finds a revoked key.
@@ -325,13 +323,6 @@ async fn all_keys(store: &Store, team: Option<&str>) -> Result<Vec<KeyFacts>, St
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), String> {
     super::print(&(serde_json::to_string(value).map_err(|error| error.to_string())? + "\n"))
-}
-
-fn show(facts: &KeyFacts, json: bool, now_ms: u64) -> Result<(), String> {
-    if json {
-        return print_json(facts);
-    }
-    super::print(&shown(facts, now_ms))
 }
 
 fn show_issued(issued: &Issued, json: bool, now_ms: u64) -> Result<(), String> {

@@ -23,9 +23,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Accepts lines from any thread.
 #[derive(Clone)]
-pub(super) struct LogWriter {
-    shared: Arc<LogQueue>,
-}
+pub(super) struct LogWriter(Arc<LogQueue>);
 
 #[derive(Default)]
 struct LogQueue {
@@ -43,17 +41,15 @@ struct HeldLines {
 
 /// Writes the remaining lines on drop.
 #[must_use = "dropping it ends the log"]
-pub(super) struct LogEnd {
-    shared: Arc<LogQueue>,
-}
+pub(super) struct LogEnd(Arc<LogQueue>);
 
 impl Drop for LogEnd {
     fn drop(&mut self) {
-        let mut held = self.shared.held.lock();
+        let mut held = self.0.held.lock();
         held.is_closing = true;
-        self.shared.changed.notify_all();
+        self.0.changed.notify_all();
         let is_open = |held: &mut HeldLines| !held.is_closed;
-        self.shared.changed.wait_while_for(&mut held, is_open, LAST_LINES);
+        self.0.changed.wait_while_for(&mut held, is_open, LAST_LINES);
     }
 }
 
@@ -62,7 +58,7 @@ pub(super) fn log_writer(out: impl Write + Send + 'static) -> io::Result<(LogWri
     let shared = Arc::new(LogQueue::default());
     let writing = Arc::clone(&shared);
     thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&writing, out))?;
-    Ok((LogWriter { shared: Arc::clone(&shared) }, LogEnd { shared }))
+    Ok((LogWriter(Arc::clone(&shared)), LogEnd(shared)))
 }
 
 fn write_lines(shared: &LogQueue, mut out: impl Write) {
@@ -80,12 +76,10 @@ fn write_lines(shared: &LogQueue, mut out: impl Write) {
         let is_last = held.is_closing;
         drop(held);
         if dropped_lines > 0 {
-            lines.extend_from_slice(
-                format!(
-                    "weir: {dropped_lines} log lines were dropped because the log's reader is too slow\n"
-                )
-                .as_bytes(),
+            let said = format!(
+                "weir: {dropped_lines} log lines were dropped because the log's reader is too slow\n"
             );
+            lines.extend_from_slice(said.as_bytes());
         }
         // No request should fail because the log cannot be written.
         let _ = out.write_all(&lines).and_then(|()| out.flush());
@@ -100,7 +94,7 @@ fn write_lines(shared: &LogQueue, mut out: impl Write) {
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut held = self.shared.held.lock();
+        let mut held = self.0.held.lock();
         if held.lines.len() + line.len() > MAX_HELD_BYTES {
             held.dropped_lines += 1;
             return Ok(line.len());
@@ -109,7 +103,7 @@ impl Write for LogWriter {
         held.lines.extend_from_slice(line);
         drop(held);
         if was_empty {
-            self.shared.changed.notify_one();
+            self.0.changed.notify_one();
         }
         Ok(line.len())
     }

@@ -55,17 +55,11 @@ api_key = \"env:{variable}\"
         "
 [upstream]
 # Where requests go: the base URL that you would give an SDK.
-url ={url}
+url = {url}
 {key}# Retries after failures that may pass. OpenAI's SDKs retry by themselves; keep 0 for them.
 # retries.max = 2
-",
-        url = decorated(url),
+"
     )
-}
-
-/// Returns a TOML value after its space.
-fn decorated(value: Value) -> String {
-    format!(" {value}")
 }
 
 fn auth(answers: &Answers) -> String {
@@ -118,8 +112,8 @@ limit = \"window\"
 
 fn own_store(file: &str) -> String {
     let key = if crate::config::is_database_url(file) { "url" } else { "path" };
-    let value = decorated(Value::from(file));
-    format!("\n[store]\n# Keys, budgets and usage.\n{key} ={value}\n")
+    let value = Value::from(file);
+    format!("\n[store]\n# Keys, budgets and usage.\n{key} = {value}\n")
 }
 
 fn budgets(answers: &Answers, shown: &str) -> String {
