@@ -93,21 +93,16 @@ pub(super) fn connect(config: Config) -> Vec<Tried> {
     // Redis and PostgreSQL need a runtime; a command has none.
     let tried = std::thread::spawn(move || {
         let (of_store, store) = store(&config);
-        let mut tried = vec![of_store];
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        match runtime {
-            Ok(runtime) => runtime.block_on(async {
-                if let Some(store) = store {
-                    tried.extend(budgets(&config, &store).await);
-                }
-                tried.extend(over_the_network(&config).await);
-            }),
-            Err(error) => {
-                let message = format!("cannot be tried: {error}");
-                tried.push(Tried::new("upstream.url", TestOutcome::Unclear, message));
+        let others = super::block_on(async {
+            let mut tried = vec![of_store];
+            if let Some(store) = store {
+                tried.extend(budgets(&config, &store).await);
             }
-        }
-        tried
+            tried.extend(over_the_network(&config).await);
+            Ok(tried)
+        });
+        let untried = |said| vec![Tried::new("upstream.url", TestOutcome::Unclear, said)];
+        others.unwrap_or_else(untried)
     });
     let lost = || {
         vec![Tried::new("store", TestOutcome::Fails, "could not be tried because of a bug in weir")]

@@ -53,9 +53,11 @@ mod verify;
 mod watch;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use self::colours::When;
 use weir_engine::wire::Protocol;
@@ -182,6 +184,13 @@ fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, Strin
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(work)
+}
+
+/// Returns ticks with this period, the first one at once.
+fn every(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// Prints `text`. A reader that closed its end, such as `head`, is no error.

@@ -15,8 +15,7 @@ use super::{config_files, loop_check, serve};
 use crate::admin::{AdminRenewal, Reloaded};
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{Config, Problem, shown};
-use crate::server::{Hangups, Renewal, RenewalError};
-use crate::tls::TlsError;
+use crate::server::{Hangups, Renewal};
 use weir_engine::tokens::Encoding;
 
 /// Interval at which files are checked. They are few and small.
@@ -36,15 +35,6 @@ pub(super) struct Reload {
     pub listening: SocketAddr,
     pub admin: Option<AdminRenewal>,
     pub log: serve::LogLevel,
-}
-
-/// Reason why a configuration does not apply.
-#[derive(Debug, thiserror::Error)]
-enum ReloadError {
-    #[error("admin.tls.{0}")]
-    Admin(#[source] TlsError),
-    #[error(transparent)]
-    Server(RenewalError),
 }
 
 /// Tokenizers loaded from files, by model name.
@@ -93,8 +83,7 @@ impl Reload {
                 "the configuration's file is not a regular file: it was read once and is not watched"
             );
         }
-        let mut interval = tokio::time::interval(INTERVAL);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = super::every(INTERVAL);
         loop {
             let is_signalled = tokio::select! {
                 () = hangups.next() => true,
@@ -140,7 +129,7 @@ impl Reload {
         changes.extend(self.changed_files(&vocabularies));
         let level = config.log.level.clone();
         let files = self.files(&config, before);
-        self.go_by(config).map_err(|error| vec![Problem::with("", error.to_string())])?;
+        self.go_by(config).map_err(|said| vec![Problem::with("", said)])?;
         (self.log)(&level);
         self.server.note_reload(None);
         gathered.figment = figment;
@@ -228,10 +217,10 @@ impl Reload {
     }
 
     /// Prepares everything first, so that all of it applies or none.
-    fn go_by(&self, config: Config) -> Result<(), ReloadError> {
+    fn go_by(&self, config: Config) -> Result<(), String> {
         let admin = self.admin.as_ref().map(|admin| admin.prepare(&config)).transpose();
-        let admin = admin.map_err(ReloadError::Admin)?;
-        let server = self.server.prepare(config).map_err(ReloadError::Server)?;
+        let admin = admin.map_err(|error| format!("admin.tls.{error}"))?;
+        let server = self.server.prepare(config)?;
         // Nothing can fail from here on.
         if let Some(admin) = admin {
             admin();
@@ -369,7 +358,7 @@ mod tests {
         for (config, expected) in
             [(no_upstream, "upstreams.other.tls.ca_file"), (no_certificate, "server.tls.cert_file")]
         {
-            let problem = reload.go_by(config).expect_err("it is of no use").to_string();
+            let problem = reload.go_by(config).expect_err("it is of no use");
             assert!(problem.contains(expected), "{problem}");
             assert!(Arc::ptr_eq(&before, &reload.server.proxy()), "{expected}");
             assert_eq!(said(address, "new.example").await, foreign, "{expected}");

@@ -347,12 +347,13 @@ async fn admin(config: &Config, store: &Store, open: bool) -> Result<Option<Admi
     }
     let path = store_path::token_file(config);
     let shown = path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()));
-    let (token, is_new) = admin::load_or_make(path.as_deref())
-        .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
-    if is_new {
-        say_token(&token, path.as_deref())
-            .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
-    }
+    let made = admin::load_or_make(path.as_deref()).and_then(|(token, is_new)| {
+        if is_new {
+            say_token(&token, path.as_deref())?;
+        }
+        Ok(token)
+    });
+    let token = made.map_err(|source| StartError::Token { shown, source })?;
     // A mounted secret's folder cannot be written; scrapers have the admin token then.
     let _ = path.as_ref().map(|path| admin::keep_for_metrics(path, &token));
     let last = addresses.len() - 1;

@@ -239,8 +239,7 @@ fn path(given: &str, env: impl IntoIterator<Item = (OsString, OsString)>) -> Opt
 
 /// Deletes expired entries periodically.
 pub(super) async fn sweep(store: Store) {
-    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut interval = super::every(SWEEP_INTERVAL);
     loop {
         interval.tick().await;
         match store.delete_expired(now_ms()).await {
@@ -257,9 +256,7 @@ pub(super) async fn sweep(store: Store) {
 
 /// Maintains the journal in force periodically.
 pub(super) async fn tend(journal: impl Fn() -> Arc<Journal>, is_shared: bool) {
-    let every = if is_shared { SHARED_TEND_INTERVAL } else { SWEEP_INTERVAL };
-    let mut interval = tokio::time::interval(every);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut interval = super::every(if is_shared { SHARED_TEND_INTERVAL } else { SWEEP_INTERVAL });
     // The first tick is immediate, but maintenance was already done at the start.
     interval.tick().await;
     loop {

@@ -14,7 +14,6 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use self::data::{Known, Snapshot};
 use self::feed::{Feed, FeedError, Place};
@@ -22,7 +21,8 @@ use self::screen::{Input, Screen, inputs};
 use self::ui::{Reaction, Ui};
 use self::views::View;
 use super::colours::Colours;
-use super::{explain, print};
+use super::{block_on, every, explain, print};
+use crate::server::{Hangups, Signals};
 
 /// Number of answers after which budgets and the status are asked for again.
 const FULL_EVERY: u64 = 5;
@@ -83,10 +83,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Runs `weir top`.
 pub(super) fn run(args: &TopArgs) -> Result<(), String> {
     let feed = Feed::open(&args.place)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
     if !args.once && !args.json {
         let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
         let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
@@ -97,9 +93,10 @@ pub(super) fn run(args: &TopArgs) -> Result<(), String> {
                     .to_owned(),
             );
         }
-        return runtime.block_on(live(args, feed));
+        return block_on(live(args, feed));
     }
-    let snapshot = runtime.block_on(feed.snapshot(0, true)).map_err(|error| error.to_string())?;
+    let first = async { feed.snapshot(0, true).await.map_err(|error| error.to_string()) };
+    let snapshot = block_on(first)?;
     match args.json {
         true => print(&in_json(&snapshot)),
         false => print(&in_text(args, snapshot, &feed.shown())),
@@ -218,28 +215,13 @@ async fn poll(
     }
 }
 
-fn every(pause: Duration) -> Interval {
-    let mut ticks = interval(pause);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
 /// Waits for a signal that ends the process. Ctrl-C is a key while the screen is taken over.
 async fn ended() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let kinds = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()];
-        let signals: Result<Vec<_>, _> = kinds.into_iter().map(signal).collect();
-        if let Ok(mut signals) = signals {
-            let [terminate, hangup, interrupt] = &mut signals[..] else { return };
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            return;
-        }
+    match (Signals::listen(), Hangups::listen()) {
+        (Ok(mut signals), Ok(mut hangups)) => tokio::select! {
+            () = signals.next() => {}
+            () = hangups.next() => {}
+        },
+        _ => std::future::pending().await,
     }
-    std::future::pending::<()>().await;
 }

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 pub use auth::tenants_of;
 pub use body::{Bodies, BodyRefused, Permit};
-pub use renewal::{Renewal, RenewalError};
+pub use renewal::Renewal;
 pub use shutdown::{Hangups, Phase, Shutdown, Signals};
 
 use crate::config::Config;

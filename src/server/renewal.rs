@@ -5,24 +5,12 @@ use std::sync::Arc;
 
 use super::connection::Connections;
 use crate::config::Config;
-use crate::proxy::{Proxy, SetupError};
-use crate::tls::TlsError;
+use crate::proxy::Proxy;
 
 /// Handle that applies other configurations to a server.
 #[derive(Clone)]
 pub struct Renewal {
     connections: Arc<Connections>,
-}
-
-/// Reason why a server keeps its current configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum RenewalError {
-    /// The certificate cannot be used.
-    #[error("server.tls.{0}")]
-    Tls(#[source] TlsError),
-    /// The proxy cannot be made.
-    #[error(transparent)]
-    Proxy(SetupError),
 }
 
 impl Renewal {
@@ -35,15 +23,15 @@ impl Renewal {
         Arc::clone(&self.connections.routes().proxy)
     }
 
-    /// Prepares `config` for new requests and its certificate for new connections. Nothing changes
-    /// until the returned function is called.
-    pub fn prepare(&self, config: Config) -> Result<impl FnOnce() + use<>, RenewalError> {
+    /// Prepares `config` for new requests and its certificate for new connections, or says why it cannot be used.
+    /// Nothing changes until the returned function is called.
+    pub fn prepare(&self, config: Config) -> Result<impl FnOnce() + use<>, String> {
         let routes = self.connections.routes();
         let config = Arc::new(config);
         let proxy = routes.proxy.reconfigured(Arc::clone(&config));
-        let proxy = Arc::new(proxy.map_err(RenewalError::Proxy)?);
+        let proxy = Arc::new(proxy.map_err(|error| error.to_string())?);
         let tls = self.connections.tls().map(|tls| tls.prepare(&config.server.tls));
-        let tls = tls.transpose().map_err(RenewalError::Tls)?;
+        let tls = tls.transpose().map_err(|error| format!("server.tls.{error}"))?;
         let routes = routes.reconfigured(&config, Arc::clone(&proxy));
         let connections = Arc::clone(&self.connections);
         Ok(move || {
