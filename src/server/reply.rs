@@ -25,19 +25,34 @@ const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Header of every request of Anthropic's SDKs.
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// OpenAI's error shape, its fields in OpenAI's order.
+/// An error as an answer.
 #[derive(Serialize)]
-struct Envelope<'a> {
-    error: Rendered<'a>,
+struct Envelope<E> {
+    /// Anthropic's alone.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    error: E,
 }
 
+/// OpenAI's error shape, its fields in OpenAI's order.
 #[derive(Serialize)]
-struct Rendered<'a> {
+struct OpenAiError<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
     param: Option<&'a str>,
     code: &'static str,
+    /// The upstream's answer, if it is the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<UpstreamError<'a>>,
+}
+
+/// Anthropic's error shape, as its API reference of errors describes it.
+#[derive(Serialize)]
+struct AnthropicError<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    message: Cow<'a, str>,
     /// The upstream's answer, if it is the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream: Option<UpstreamError<'a>>,
@@ -55,20 +70,6 @@ struct UpstreamError<'a> {
 enum UpstreamBody<'a> {
     Json(&'a RawValue),
     Text(Cow<'a, str>),
-}
-
-impl<'a> Envelope<'a> {
-    fn new(problem: &'a ProxyError) -> Self {
-        Self {
-            error: Rendered {
-                message: &problem.message,
-                kind: problem.kind.openai_type(),
-                param: problem.param.as_deref(),
-                code: problem.kind.word(),
-                upstream: problem.upstream.as_deref().map(UpstreamError::new),
-            },
-        }
-    }
 }
 
 impl<'a> UpstreamError<'a> {
@@ -99,41 +100,22 @@ impl Shape {
     }
 }
 
-/// Anthropic's error shape, as its API reference of errors describes it.
-#[derive(Serialize)]
-struct AnthropicEnvelope<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    error: AnthropicError<'a>,
-}
-
-#[derive(Serialize)]
-struct AnthropicError<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    message: Cow<'a, str>,
-    /// The upstream's answer, if it is the reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    upstream: Option<UpstreamError<'a>>,
-}
-
-impl<'a> AnthropicEnvelope<'a> {
-    fn new(problem: &'a ProxyError) -> Self {
-        let error = AnthropicError {
-            kind: problem.kind.anthropic_type(),
-            message: problem.anthropic_message(),
-            upstream: problem.upstream.as_deref().map(UpstreamError::new),
-        };
-        Self { kind: "error", error }
-    }
-}
-
 /// Renders an error.
 pub(super) fn error(problem: &ProxyError, shape: Shape) -> Response<Body> {
     let status = problem.kind.status();
+    let upstream = problem.upstream.as_deref().map(UpstreamError::new);
     let body = match shape {
-        Shape::OpenAi => serde_json::to_vec(&Envelope::new(problem)),
-        Shape::Anthropic => serde_json::to_vec(&AnthropicEnvelope::new(problem)),
+        Shape::OpenAi => {
+            let (kind, message) = (problem.kind.openai_type(), problem.message.as_str());
+            let (param, code) = (problem.param.as_deref(), problem.kind.word());
+            let error = OpenAiError { message, kind, param, code, upstream };
+            serde_json::to_vec(&Envelope { kind: None, error })
+        }
+        Shape::Anthropic => {
+            let (kind, message) = (problem.kind.anthropic_type(), problem.anthropic_message());
+            let error = AnthropicError { kind, message, upstream };
+            serde_json::to_vec(&Envelope { kind: Some("error"), error })
+        }
     };
     let body = body.expect("strings under fixed keys are JSON");
     let mut response = json(status, body);

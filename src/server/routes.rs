@@ -381,8 +381,8 @@ impl ServedRoutes {
             return Ok(if is_read { RouteStep::Metrics } else { allowed });
         }
         if let Some((page, name)) = Page::at(path) {
-            let is_allowed = |allowed: &&str| allowed.split(", ").any(|own| own == parts.method);
-            return Ok(match page.allowed().filter(|allowed| !is_allowed(allowed)) {
+            let allowed = page.allowed().filter(|allowed| !allows(allowed, &parts.method));
+            return Ok(match allowed {
                 Some(allowed) => RouteStep::NotAllowed(allowed),
                 None => RouteStep::Called(CallerStep::Page(page, name.to_owned())),
             });
@@ -599,6 +599,11 @@ impl ServedRoutes {
         self.note_refusal(&parts.method, parts.uri.path(), address(parts), problem);
         reply::error(problem, Shape::of(parts.uri.path(), &parts.headers))
     }
+}
+
+/// Returns whether a method is in a list for the header `allow`.
+pub(super) fn allows(allowed: &str, method: &Method) -> bool {
+    allowed.split(", ").any(|own| own == *method)
 }
 
 /// Renders the readiness report: the state of the store, whether the Redis that counts fails, and
