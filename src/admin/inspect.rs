@@ -3,6 +3,7 @@
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::api::{Answer, done, read};
 use super::{AdminState, Refusal, refused};
@@ -61,20 +62,11 @@ struct Inspected {
     /// `request`, `trace`, `claude_code` or `codex`.
     form: &'static str,
     /// Conversations of the text, as far as they are listed.
-    conversations: Vec<ListedConversation>,
+    conversations: Vec<Value>,
     conversation: usize,
     protocol: &'static str,
     #[serde(flatten)]
     inspection: Inspection,
-}
-
-/// List of recent conversations.
-#[derive(Serialize)]
-struct RecentList {
-    object: &'static str,
-    /// Whether operators may see them.
-    is_on: bool,
-    data: Vec<RecentConversation>,
 }
 
 /// Newest request of a recent conversation.
@@ -84,13 +76,6 @@ struct RecentRequest<'a> {
     #[serde(flatten)]
     conversation: RecentConversation,
     text: &'a str,
-}
-
-/// Conversation of a text.
-#[derive(Serialize)]
-struct ListedConversation {
-    id: String,
-    bytes: usize,
 }
 
 impl From<ProxyError> for Refusal {
@@ -139,7 +124,7 @@ impl AdminState {
     /// Lists the choices of an inspection.
     pub(super) fn inspection_choices(&self) -> Answer {
         let rules = self.rules();
-        done(&serde_json::json!({
+        done(&json!({
             "object": "weir.inspection_choices",
             "policies": rules.policies.names(),
             "max_policies": MAX_POLICIES,
@@ -152,11 +137,11 @@ impl AdminState {
     pub(super) fn recent_conversations(&self) -> Answer {
         let proxy = self.serving()?;
         let recent = proxy.recent();
-        done(&RecentList {
-            object: "list",
-            is_on: recent.is_some(),
-            data: recent.map(RecentConversations::list).unwrap_or_default(),
-        })
+        done(&json!({
+            "object": "list",
+            "is_on": recent.is_some(),
+            "data": recent.map(RecentConversations::list).unwrap_or_default(),
+        }))
     }
 
     /// Shows the newest request of a recent conversation.
@@ -185,11 +170,7 @@ impl AdminState {
         let protocol = asked.protocol()?;
         let policies = self.policies_of(&asked)?;
         let (limit, opened) = (asked.limit()?, asked.opened()?);
-        let Some(proxy) = self.proxy.get() else {
-            let message = "weir does not serve requests yet; try again shortly";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message));
-        };
-        let inspector = proxy().inspector();
+        let inspector = self.serving()?.inspector();
         let inspected = inspector.run(move |plans| {
             let (form, mut found) = match recorded::read(&asked.text, protocol) {
                 Ok(ReadText { form: TextForm::Trace, left_out: Some(said), .. }) | Err(said) => {
@@ -244,8 +225,8 @@ impl AdminState {
     }
 }
 
-fn listed(found: &[Recorded]) -> Vec<ListedConversation> {
+fn listed(found: &[Recorded]) -> Vec<Value> {
     let listed = found.iter().take(MAX_LISTED);
-    let id = |own: &Recorded| own.id.chars().take(200).collect();
-    listed.map(|own| ListedConversation { id: id(own), bytes: own.body.len() }).collect()
+    let id = |own: &Recorded| own.id.chars().take(200).collect::<String>();
+    listed.map(|own| json!({"id": id(own), "bytes": own.body.len()})).collect()
 }

@@ -3,6 +3,7 @@
 
 use http::Uri;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::api::{Answer, done, query};
 use super::{AdminState, Refusal, refused};
@@ -22,24 +23,10 @@ struct LivePage<'a> {
     now_ms: u64,
     started_ms: u64,
     next: u64,
-    totals: Sums,
+    /// Sums since the start; money as decimals.
+    totals: Value,
     running: &'a [ShownRequest],
     requests: Vec<&'a Ended>,
-}
-
-/// Sums since the start; money as decimals.
-#[derive(Serialize)]
-struct Sums {
-    requests: u64,
-    observed: u64,
-    compactions: u64,
-    received_tokens: u64,
-    sent_tokens: u64,
-    cost_usd: String,
-    saved_usd: String,
-    planned_tokens: u64,
-    planned_saved_usd: String,
-    unpriced: u64,
 }
 
 impl AdminState {
@@ -58,18 +45,18 @@ impl AdminState {
             now_ms: now_ms(),
             started_ms: look.started_ms,
             next: look.next,
-            totals: Sums {
-                requests: totals.requests + totals.others,
-                observed: totals.observed,
-                compactions: totals.compactions,
-                received_tokens: totals.received_tokens,
-                sent_tokens: totals.sent_tokens,
-                cost_usd: NanoUsd(totals.cost_nano_usd).to_decimal(),
-                saved_usd: signed_usd(totals.saved_nano_usd),
-                planned_tokens: totals.planned_tokens,
-                planned_saved_usd: signed_usd(totals.planned_saved_nano_usd),
-                unpriced: totals.unpriced,
-            },
+            totals: json!({
+                "requests": totals.requests + totals.others,
+                "observed": totals.observed,
+                "compactions": totals.compactions,
+                "received_tokens": totals.received_tokens,
+                "sent_tokens": totals.sent_tokens,
+                "cost_usd": NanoUsd(totals.cost_nano_usd).to_decimal(),
+                "saved_usd": signed_usd(totals.saved_nano_usd),
+                "planned_tokens": totals.planned_tokens,
+                "planned_saved_usd": signed_usd(totals.planned_saved_nano_usd),
+                "unpriced": totals.unpriced,
+            }),
             running: &look.running,
             requests: look.requests.iter().map(|request| &**request).collect(),
         };

@@ -166,17 +166,13 @@ impl Admin {
         let address = listener.local_addr()?;
         let tls = Tls::new(&config.admin.tls, HTTP1)
             .map_err(|error| io::Error::other(format!("admin.tls.{error}")))?;
-        let time_zone = config.budgets.time_zone.clone();
-        let rules = RwLock::new(Arc::new(Rules::new(config)));
-        let proxy = OnceLock::new();
-        let sessions = Sessions::new(address.port(), tls.is_some());
         let shared = Arc::new(AdminState {
             store,
-            time_zone,
+            time_zone: config.budgets.time_zone.clone(),
             token,
-            sessions,
-            proxy,
-            rules,
+            sessions: Sessions::new(address.port(), tls.is_some()),
+            proxy: OnceLock::new(),
+            rules: RwLock::new(Arc::new(Rules::new(config))),
             in_force: RwLock::default(),
         });
         Ok(Self { listener, address, tls, shared })

@@ -36,13 +36,7 @@ struct Page<'a> {
     reload: Option<&'a Reloaded>,
     upstreams: Vec<Value>,
     routes: Vec<Value>,
-    learned: LearnedJson,
-}
-
-#[derive(Serialize)]
-struct LearnedJson {
-    limits: Vec<Value>,
-    ratios: Vec<Value>,
+    learned: Value,
 }
 
 /// Facts about the serving process that the listener cannot find out itself.
@@ -102,10 +96,7 @@ impl AdminState {
             reload: in_force.reload.as_ref(),
             upstreams: proxy.upstreams().map(|upstream| of(upstream)).collect(),
             routes: routes(&proxy),
-            learned: LearnedJson {
-                limits: limits.iter().map(learned::limits_json).collect(),
-                ratios: ratios.iter().map(learned::ratio_json).collect(),
-            },
+            learned: learned::rows_json(&limits, &ratios),
         })
     }
 

@@ -1,13 +1,11 @@
 //! `weir models learned`: lists the limits and ratios that weir has learned of models, their
 //! sources and expiry. `weir models forget` removes limits.
 
-use serde_json::{Value, json};
-
 use super::colours::Colours;
 use super::moments::moment;
 use super::store_path::StoreArgs;
 use super::table::aligned;
-use crate::proxy::upstreams::learned::{self, LimitsRow, RatioRow, limits_json, ratio_json};
+use crate::proxy::upstreams::learned::{self, LimitsRow, RatioRow};
 use crate::proxy::upstreams::learned_store::Stored;
 use weir_store::Store;
 
@@ -81,9 +79,7 @@ async fn listing(store: &Store, as_json: bool) -> Result<String, String> {
     let limits = learned::limits_rows(store, MAX_ROWS).await.map_err(said)?;
     let ratios = learned::ratio_rows(store, MAX_ROWS).await.map_err(said)?;
     if as_json {
-        let limits: Vec<Value> = limits.iter().map(limits_json).collect();
-        let ratios: Vec<Value> = ratios.iter().map(ratio_json).collect();
-        return Ok(json!({"limits": limits, "ratios": ratios}).to_string() + "\n");
+        return Ok(format!("{}\n", learned::rows_json(&limits, &ratios)));
     }
     if limits.is_empty() && ratios.is_empty() {
         return Ok("Nothing has been learned of any model yet.\n".to_owned());
@@ -139,6 +135,8 @@ fn digits(row: &RatioRow) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::config::Learning;
     use crate::proxy::Tenant;

@@ -487,8 +487,14 @@ pub async fn ratio_rows(store: &Store, most: usize) -> Result<Vec<Stored<RatioRo
     learned_store::stored(store, RATIOS, most).await
 }
 
-/// Formats learned limits.
-pub fn limits_json(row: &Stored<LimitsRow>) -> Value {
+/// Formats learned limits and ratios.
+pub fn rows_json(limits: &[Stored<LimitsRow>], ratios: &[Stored<RatioRow>]) -> Value {
+    let limits: Vec<Value> = limits.iter().map(limits_json).collect();
+    let ratios: Vec<Value> = ratios.iter().map(ratio_json).collect();
+    json!({"limits": limits, "ratios": ratios})
+}
+
+fn limits_json(row: &Stored<LimitsRow>) -> Value {
     json!({
         "upstream": row.upstream,
         "model": row.model,
@@ -505,8 +511,7 @@ pub fn limits_json(row: &Stored<LimitsRow>) -> Value {
     })
 }
 
-/// Formats a learned ratio.
-pub fn ratio_json(row: &Stored<RatioRow>) -> Value {
+fn ratio_json(row: &Stored<RatioRow>) -> Value {
     json!({
         "upstream": row.upstream,
         "model": row.model,
