@@ -61,7 +61,7 @@ pub struct Reloaded {
 impl Reloaded {
     /// Describes a reload that was applied, with its changes.
     pub fn applied(changes: &[Change]) -> Self {
-        let change = |change: &Change| json!({"key": change.key, "effect": change.effect.name()});
+        let change = |change: &Change| json!({"key": change.key, "effect": change.effect.word()});
         let changes = changes.iter().take(MAX_PROBLEMS).map(change).collect();
         Self { at_ms: now_ms(), is_applied: true, changes, problems: Vec::new() }
     }

@@ -200,7 +200,7 @@ fn in_json(args: &CheckArgs, findings: &Findings) -> String {
         json!({
             "key": change.key,
             "line": args.flags.line_of(&change.key),
-            "effect": change.effect.name(),
+            "effect": change.effect.word(),
         })
     };
     let list = |values: Vec<Value>| Value::Array(values);

@@ -250,7 +250,7 @@ mod tests {
         let figment =
             |text: &str| Figment::from(Toml::string(DEFAULT_TOML)).merge(Toml::string(text));
         let changes = changes(&figment(old), &figment(new));
-        changes.into_iter().map(|change| (change.key, change.effect.name())).collect()
+        changes.into_iter().map(|change| (change.key, change.effect.word())).collect()
     }
 
     /// Routes for these models, each sent under its own name or another.

@@ -1,6 +1,6 @@
 //! Keys of compaction: policies, summaries and learned limits.
 
-use super::{DAY_MS, EMPTY, Effect, GIB, Key, Kind::*, MAX_TOKENS, Sample, Section};
+use super::{DAY_MS, EMPTY, Effect, GIB, Key, Kind::*, MAX_TOKENS, Sample, Section, each};
 use super::{NANO, YEAR_MS, keys};
 use crate::config::choices::{Mode, Originals, SummaryMode, words};
 use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart as RestartAt};
@@ -58,12 +58,8 @@ const ADVANCED: &[Key] = keys! {
     /// room, takes precedence. Each compaction costs one rewrite of the provider's prompt cache.
     /// `min_progress`: minimum that a compaction at the soft mark must free, and minimum growth after a
     /// compaction that missed the low mark; a share of the limit.
-    marks = { soft = 0.0, early = 0.6, min_growth = 0.25, min_progress = 0.05 }, Members(&[
-        ("soft", Share(0, 1000)),
-        ("early", Share(0, 1000)),
-        ("min_growth", Share(0, 1000)),
-        ("min_progress", Share(0, 1000)),
-    ]), MovesCompactions;
+    marks = { soft = 0.0, early = 0.6, min_growth = 0.25, min_progress = 0.05 },
+        Members(&each(["soft", "early", "min_growth", "min_progress"], Share(0, 1000))), MovesCompactions;
     /// When a conversation restarts from its pinned messages, the summary block and the last turns:
     /// "off", "second_hard" (the first time above the high mark masks, the next restarts) or "exhausted" (if
     /// masking frees less than `marks.min_progress`); and how many turns before the newest one it keeps.
@@ -150,11 +146,8 @@ const ADVANCED: &[Key] = keys! {
 
 pub(in crate::config) const CONTEXT: Section = Section {
     path: "context",
-    heading: "[context]",
-    doc: &[
-        "Compaction of conversations that outgrow their limit. The keys from `limit` on, with those",
-        "of `[context.advanced]`, form the policy \"default\".",
-    ],
+    doc: "Compaction of conversations that outgrow their limit. The keys from `limit` on, with those \
+          of `[context.advanced]`, form the policy \"default\".",
     keys: &[
         keys! {
             /// "compact" keeps conversations inside the limit; "observe" forwards them unchanged
@@ -185,8 +178,7 @@ pub(in crate::config) const CONTEXT: Section = Section {
 
 pub(in crate::config) const CONTEXT_ADVANCED: Section = Section {
     path: "context.advanced",
-    heading: "[context.advanced]",
-    doc: &["Keys that the measured defaults serve well, and those that build the presets."],
+    doc: "Keys that the measured defaults serve well, and those that build the presets.",
     keys: &[
         ADVANCED,
         keys! {
@@ -205,11 +197,9 @@ pub(in crate::config) const CONTEXT_ADVANCED: Section = Section {
 pub(in crate::config) const POLICIES: Section = Section {
     path: "policies.*",
     heading: "[policies.NAME]",
-    doc: &[
-        "Named policies: the keys that differ from a preset, or from `[context]` without one. They",
-        "have the keys of `[context]` from `limit` on, and under `[policies.NAME.advanced]` those of",
-        "`[context.advanced]`.",
-    ],
+    doc: "Named policies: the keys that differ from a preset, or from `[context]` without one. They \
+          have the keys of `[context]` from `limit` on, and under `[policies.NAME.advanced]` those of \
+          `[context.advanced]`.",
     keys: &[keys! {
         /// The preset to start from.
         preset = "zones", Choice(|| PRESETS.to_vec()), MovesCompactions;
@@ -230,12 +220,9 @@ pub(in crate::config) const POLICIES_ADVANCED: Section = Section {
 
 pub(in crate::config) const SUMMARIES: Section = Section {
     path: "summaries",
-    heading: "[summaries]",
-    doc: &[
-        "A model can summarise the messages that a compaction removes, in the background before the",
-        "compaction, for all callers, even if their keys do not allow that model. If a summary",
-        "fails, weir uses its own excerpts: no request fails because of one.",
-    ],
+    doc: "A model can summarise the messages that a compaction removes, in the background before the \
+          compaction, for all callers, even if their keys do not allow that model. If a summary \
+          fails, weir uses its own excerpts: no request fails because of one.",
     keys: &[keys! {
         /// "auto": in the background if a model is set. "off": never. "extract": never, but
         /// summaries already in use stay. "background": always in the background. "wait": the same,
@@ -267,11 +254,8 @@ pub(in crate::config) const SUMMARIES: Section = Section {
         /// weir's key, a caller's requests wait only after the upstream has accepted one from it.
         /// `pause`: pause after three failed calls in a row; for a single caller also after three answers
         /// in a row that were empty, far too long or not text.
-        timeouts_ms = { call = 60000, wait = 10000, pause = 30000 }, Members(&[
-            ("call", Whole(1, DAY_MS)),
-            ("wait", Whole(1, DAY_MS)),
-            ("pause", Whole(1, DAY_MS)),
-        ]), NextRequest;
+        timeouts_ms = { call = 60000, wait = 10000, pause = 30000 },
+            Members(&each(["call", "wait", "pause"], Whole(1, DAY_MS))), NextRequest;
         /// Maximum concurrent calls.
         max_concurrent = 4, Whole(1, 1024), Restart;
         /// How long a summary, and the text inserted by a compaction, are kept after their last
@@ -296,7 +280,6 @@ pub(in crate::config) const SUMMARIES: Section = Section {
 
 pub(in crate::config) const LEARNING: Section = Section {
     path: "learning",
-    heading: "[learning]",
     keys: &[keys! {
         /// Whether a chat that the upstream refuses as too long is planned again, by the limit in
         /// the refusal or in smaller steps, and resent, at most three times. The learned limit also

@@ -11,6 +11,7 @@ mod stored;
 mod telemetry;
 mod upstreams;
 
+use super::words::worded;
 use weir_store::budget::NanoUsd;
 
 pub(super) use context::{
@@ -162,6 +163,17 @@ impl Kind {
     }
 }
 
+/// Returns members of one kind.
+const fn each<const N: usize>(names: [&'static str; N], kind: Kind) -> [(&'static str, Kind); N] {
+    let mut members = [("", kind); N];
+    let mut place = 0;
+    while place < N {
+        members[place].0 = names[place];
+        place += 1;
+    }
+    members
+}
+
 /// Converts thousandths to a decimal.
 pub(super) fn decimal(permille: u32) -> f64 {
     f64::from(permille) / 1000.0
@@ -171,26 +183,17 @@ fn quoted(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| format!("{word:?}")).collect()
 }
 
-/// Effect of a changed key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effect {
-    /// Compaction points of live conversations may move: one rewrite of the provider's cache per
-    /// conversation.
-    MovesCompactions,
-    /// Applies from the next request on; no compaction point moves.
-    NextRequest,
-    /// Applies after a restart.
-    Restart,
-}
-
-impl Effect {
-    /// Returns the machine-readable name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MovesCompactions => "moves_cuts",
-            Self::NextRequest => "next_request",
-            Self::Restart => "restart",
-        }
+worded! {
+    /// Effect of a changed key.
+    #[derive(PartialOrd, Ord)]
+    Effect {
+        /// Compaction points of live conversations may move: one rewrite of the provider's cache per
+        /// conversation.
+        MovesCompactions = "moves_cuts",
+        /// Applies from the next request on; no compaction point moves.
+        NextRequest = "next_request",
+        /// Applies after a restart.
+        Restart = "restart",
     }
 }
 
@@ -202,10 +205,10 @@ impl Effect {
 pub(super) struct Section {
     /// Path; `*` stands for a name or a row.
     pub path: &'static str,
-    /// Heading in the reference.
+    /// Heading in the reference, if it is another than the path.
     pub heading: &'static str,
-    /// Description, in lines; may be empty.
-    pub doc: &'static [&'static str],
+    /// Description; may be empty.
+    pub doc: &'static str,
     /// Keys described in this section.
     pub keys: &'static [&'static [Key]],
     /// Further keys, described in another section.
@@ -232,7 +235,7 @@ pub(super) enum Sample {
 const EMPTY: Section = Section {
     path: "",
     heading: "",
-    doc: &[],
+    doc: "",
     keys: &[],
     shared: &[],
     rows: Effect::Restart,

@@ -8,10 +8,8 @@ use weir_store::budget::price::RATE_END_NANO_USD;
 pub(in crate::config) const LIMITS: Section = Section {
     path: "limits.*",
     heading: "[[limits]]",
-    doc: &[
-        "Lower limits for models by name; the lowest match applies. They never raise a model's own",
-        "limit.",
-    ],
+    doc: "Lower limits for models by name; the lowest match applies. They never raise a model's own \
+          limit.",
     keys: &[keys! {
         /// Name of a model; `*` stands for any characters.
         model = "gpt-4o*", Text("pattern"), MovesCompactions;
@@ -26,10 +24,8 @@ pub(in crate::config) const LIMITS: Section = Section {
 pub(in crate::config) const MODELS: Section = Section {
     path: "models.*",
     heading: "[models.\"NAME\"]",
-    doc: &[
-        "Models that weir does not know, and overrides for those that it does. A known model needs",
-        "only the keys that differ; an unknown one needs `window_tokens`.",
-    ],
+    doc: "Models that weir does not know, and overrides for those that it does. A known model needs \
+          only the keys that differ; an unknown one needs `window_tokens`.",
     keys: &[keys! {
         /// Input and output together.
         window_tokens = 32768, Whole(1, MAX_TOKENS), MovesCompactions;
@@ -128,12 +124,10 @@ pub(in crate::config) const TIER: &[Key] = keys! {
 pub(in crate::config) const PRICE: Section = Section {
     path: "models.*",
     heading: "Prices of a model",
-    doc: &[
-        "Price in dollars per million tokens: exact decimals, at most nine after the point. A price",
-        "that is set is complete: nothing is inherited from the catalogue. Kinds without their own",
-        "price cost as plain input or output, and, except for reasoning, mark the record as partly",
-        "priced.",
-    ],
+    doc: "Price in dollars per million tokens: exact decimals, at most nine after the point. A price \
+          that is set is complete: nothing is inherited from the catalogue. Kinds without their own \
+          price cost as plain input or output, and, except for reasoning, mark the record as partly \
+          priced.",
     keys: &[RATES, TIERS],
     shared: TIER,
     rows: Effect::NextRequest,
@@ -153,7 +147,7 @@ pub(in crate::config) const PRICE: Section = Section {
 pub(in crate::config) const ROUTE_PRICE: Section = Section {
     path: "routes.*.price",
     heading: "[routes.price]",
-    doc: &["Price of a row's requests instead of the model's, with the keys of a model's price."],
+    doc: "Price of a row's requests instead of the model's, with the keys of a model's price.",
     shared: RATES,
     rows: Effect::NextRequest,
     sample: Sample::Text(
@@ -164,7 +158,6 @@ pub(in crate::config) const ROUTE_PRICE: Section = Section {
 
 pub(in crate::config) const PRICES: Section = Section {
     path: "prices",
-    heading: "[prices]",
     keys: &[keys! {
         /// Cost of requests whose model has no known price: "zero" (the record is marked, and weir
         /// warns once per model), "reject" (chats are refused; on other routes the model is known
@@ -179,11 +172,8 @@ pub(in crate::config) const PRICES: Section = Section {
 
 pub(in crate::config) const DEFAULT_PRICE: Section = Section {
     path: "prices.default",
-    heading: "[prices.default]",
-    doc: &[
-        "Price of models without a known price, with `prices.unknown` \"default\"; the keys of a",
-        "model's price.",
-    ],
+    doc: "Price of models without a known price, with `prices.unknown` \"default\"; the keys of a \
+          model's price.",
     shared: RATES,
     rows: Effect::NextRequest,
     sample: Sample::Nothing,

@@ -34,7 +34,7 @@ pub fn default_toml() -> String {
     comment(&mut text, TOML_HEAD);
     for section in SECTIONS.iter().filter(|section| section.sample != Sample::Nothing) {
         text.push('\n');
-        comment(&mut text, &joined(section.doc));
+        comment(&mut text, section.doc);
         match section.sample {
             Sample::Defaults => {
                 line(&mut text, &format!("[{}]", section.path));
@@ -74,13 +74,14 @@ pub fn reference() -> String {
         if section.doc.is_empty() && keys.is_empty() {
             continue;
         }
-        let heading = match section.heading.starts_with('[') {
-            true => format!("`{}`", section.heading),
-            false => section.heading.to_owned(),
+        let heading = match section.heading {
+            "" => format!("`[{}]`", section.path),
+            heading if heading.starts_with('[') => format!("`{heading}`"),
+            heading => heading.to_owned(),
         };
         let _ = write!(text, "\n## {heading}\n\n");
         if !section.doc.is_empty() {
-            wrap(&mut text, &joined(section.doc), "", "", PAGE_WIDTH);
+            wrap(&mut text, section.doc, "", "", PAGE_WIDTH);
             text.push_str(if keys.is_empty() { "" } else { "\n" });
         }
         for key in keys {

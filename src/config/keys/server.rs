@@ -1,11 +1,10 @@
 //! Keys of the listener, of callers' authentication, the admin API and the log.
 
-use super::{DAY_MS, EMPTY, GIB, Kind, Kind::*, Section, keys};
+use super::{DAY_MS, EMPTY, GIB, Kind, Kind::*, Section, each, keys};
 use crate::config::choices::{AuthMode, LogFormat, words};
 
 pub(in crate::config) const SERVER: Section = Section {
     path: "server",
-    heading: "[server]",
     keys: &[keys! {
         /// Listen address: an IP address and a port, or a port alone (8400), which means 127.0.0.1.
         /// The default is loopback only; use 0.0.0.0:8400 to serve other machines.
@@ -25,10 +24,8 @@ pub(in crate::config) const SERVER: Section = Section {
         max_messages = 20000, Whole(1, 10_000_000), NextRequest;
         /// Maximum pause while a caller sends a request's body, or takes nothing of its answer (`idle`), and
         /// time limit for it to send the whole body. Raise that for large files over slow connections.
-        body_timeouts_ms = { idle = 30000, total = 600000 }, Members(&[
-            ("idle", Whole(1, DAY_MS)),
-            ("total", Whole(1, DAY_MS)),
-        ]), NextRequest;
+        body_timeouts_ms = { idle = 30000, total = 600000 },
+            Members(&each(["idle", "total"], Whole(1, DAY_MS))), NextRequest;
         /// Time limit for a caller to send its headers (`header`), and for requests in flight to finish
         /// after SIGTERM (`drain`). Keep that below your orchestrator's grace period.
         timeouts_ms = { header = 10000, drain = 30000 }, Members(&[
@@ -50,15 +47,11 @@ pub(in crate::config) const SERVER: Section = Section {
 };
 
 /// Members of a listener's TLS.
-const LISTENER_TLS: Kind = Members(&[
-    ("cert_file", Text("path")),
-    ("key_file", Text("path")),
-    ("client_ca_file", Text("path")),
-]);
+const LISTENER_TLS: Kind =
+    Members(&each(["cert_file", "key_file", "client_ca_file"], Text("path")));
 
 pub(in crate::config) const CORS: Section = Section {
     path: "cors",
-    heading: "[cors]",
     keys: &[keys! {
         /// Origins of web pages that may use weir, such as "https://chat.example.com". None by
         /// default: otherwise any page open in a browser on this machine could spend your tokens.
@@ -69,7 +62,6 @@ pub(in crate::config) const CORS: Section = Section {
 
 pub(in crate::config) const AUTH: Section = Section {
     path: "auth",
-    heading: "[auth]",
     keys: &[keys! {
         /// "open": each caller sends its own provider key, which is forwarded. "keys": callers use
         /// virtual keys (`weir keys --help`), and weir has the provider key
@@ -89,7 +81,6 @@ pub(in crate::config) const AUTH: Section = Section {
 
 pub(in crate::config) const ADMIN: Section = Section {
     path: "admin",
-    heading: "[admin]",
     keys: &[keys! {
         /// Listen address of the admin API and the dashboard, for holders of the admin token.
         /// Empty for 127.0.0.1:8410 in keys mode and off in open mode; "off" disables it.
@@ -108,7 +99,6 @@ pub(in crate::config) const ADMIN: Section = Section {
 
 pub(in crate::config) const LOG: Section = Section {
     path: "log",
-    heading: "[log]",
     keys: &[keys! {
         /// "text" for people, "json" for machines. One line per request, never with content. On a
         /// terminal, "text" is short, and coloured unless `NO_COLOR` is set.

@@ -1,6 +1,6 @@
 //! Keys of memory, the store, shared counters, the journal and budgets.
 
-use super::{DAY_MS, EMPTY, GIB, HOUR_MS, Kind::*, Section, keys};
+use super::{DAY_MS, EMPTY, GIB, HOUR_MS, Kind::*, Section, each, keys};
 use crate::config::choices::{Clamp, OnFailure, words};
 
 /// A century.
@@ -8,7 +8,6 @@ const MAX_DAYS: u64 = 36_500;
 
 pub(in crate::config) const CACHE: Section = Section {
     path: "cache",
-    heading: "[cache]",
     keys: &[keys! {
         /// Memory for token counts of known messages, and as much again for compaction plans of known
         /// conversations; half as much is for readings of messages in conversations that approach their
@@ -20,7 +19,6 @@ pub(in crate::config) const CACHE: Section = Section {
 
 pub(in crate::config) const STORE: Section = Section {
     path: "store",
-    heading: "[store]",
     keys: &[keys! {
         /// File for data that outlives the process; weir creates it, readable only by its user, and
         /// several weirs on one machine may share it. Empty for `weir/weir.db` in the user's state
@@ -41,7 +39,6 @@ pub(in crate::config) const STORE: Section = Section {
 
 pub(in crate::config) const REDIS: Section = Section {
     path: "redis",
-    heading: "[redis]",
     keys: &[keys! {
         /// Redis for shared counters of several weirs on one store: spent and held budgets, and
         /// each key's rate and concurrency. Write redis://:PASSWORD@HOST:6379, or rediss:// for
@@ -56,7 +53,6 @@ pub(in crate::config) const REDIS: Section = Section {
 
 pub(in crate::config) const LEDGER: Section = Section {
     path: "ledger",
-    heading: "[ledger]",
     keys: &[keys! {
         /// Whether requests are recorded.
         enabled = true, Switch, Restart;
@@ -66,10 +62,8 @@ pub(in crate::config) const LEDGER: Section = Section {
         /// anyway and "closed" refuses them; `/readyz` reports the failing store.
         on_failure = "open", Choice(words::<OnFailure>), Restart;
         /// How long each request's row and daily totals are kept.
-        retention_days = { requests = 90, totals = 1100 }, Members(&[
-            ("requests", Whole(1, MAX_DAYS)),
-            ("totals", Whole(1, MAX_DAYS)),
-        ]), Restart;
+        retention_days = { requests = 90, totals = 1100 },
+            Members(&each(["requests", "totals"], Whole(1, MAX_DAYS))), Restart;
         /// Whether each compaction leaves a receipt: a digest of each message and how it was treated.
         /// Callers read theirs at `GET /weir/v1/receipts/ID` with the credential and the ID of the
         /// request (`x-weir-request-id`). Receipts are kept as long as rows, 256 MiB at most.
@@ -83,11 +77,8 @@ pub(in crate::config) const LEDGER: Section = Section {
 
 pub(in crate::config) const CONVERSATIONS: Section = Section {
     path: "conversations",
-    heading: "[conversations]",
-    doc: &[
-        "Conversations that weir keeps in its store for callers that name them with the header",
-        "`x-weir-conversation`.",
-    ],
+    doc: "Conversations that weir keeps in its store for callers that name them with the header \
+          `x-weir-conversation`.",
     keys: &[keys! {
         /// Whether callers may keep conversations. A virtual key can differ (`weir keys limit ID
         /// --conversations true`).
@@ -110,8 +101,7 @@ pub(in crate::config) const CONVERSATIONS: Section = Section {
 
 pub(in crate::config) const BUDGETS: Section = Section {
     path: "budgets",
-    heading: "[budgets]",
-    doc: &["How budgets are enforced; `weir budgets --help` sets them."],
+    doc: "How budgets are enforced; `weir budgets --help` sets them.",
     keys: &[keys! {
         /// Time zone for the start of hours, days, weeks and months: an IANA name, such as
         /// "Europe/Berlin".

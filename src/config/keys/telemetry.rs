@@ -4,8 +4,7 @@ use super::{EMPTY, Kind::*, Section, keys};
 
 pub(in crate::config) const EVENTS: Section = Section {
     path: "events",
-    heading: "[events]",
-    doc: &["Events for operators, posted to a webhook as JSON. No event has content or a secret."],
+    doc: "Events for operators, posted to a webhook as JSON. No event has content or a secret.",
     keys: &[keys! {
         /// URL to post events to; empty for none. Each post is repeated after a failure, and events
         /// arrive in their order. The log has them too.
@@ -22,8 +21,7 @@ pub(in crate::config) const EVENTS: Section = Section {
 
 pub(in crate::config) const TRACES: Section = Section {
     path: "traces",
-    heading: "[traces]",
-    doc: &["OpenTelemetry traces of requests, without content, to a collector."],
+    doc: "OpenTelemetry traces of requests, without content, to a collector.",
     keys: &[keys! {
         /// Base URL of a collector that takes OTLP over HTTP as JSON, such as
         /// "http://127.0.0.1:4318"; `/v1/traces` is added. Empty for none. `OTEL_EXPORTER_OTLP_ENDPOINT`

@@ -1,6 +1,6 @@
 //! Keys of upstreams and routes.
 
-use super::{DAY_MS, EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys};
+use super::{DAY_MS, EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, each, keys};
 use crate::config::choices::{AskUsage, CompactsBy, LargerWhen, words};
 
 /// Keys of every upstream.
@@ -14,11 +14,8 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     api_key = "", Text("place"), NextRequest;
     /// Time limits for connecting, for the first byte of an answer (up to 30 s also for the first content of a
     /// stream; reasoning models are silent for minutes), and for the pause between two chunks of it.
-    timeouts_ms = { connect = 10000, first_byte = 600000, idle = 300000 }, Members(&[
-        ("connect", Whole(1, DAY_MS)),
-        ("first_byte", Whole(1, DAY_MS)),
-        ("idle", Whole(1, DAY_MS)),
-    ]), NextRequest;
+    timeouts_ms = { connect = 10000, first_byte = 600000, idle = 300000 },
+        Members(&each(["connect", "first_byte", "idle"], Whole(1, DAY_MS))), NextRequest;
     /// Whether weir requests usage for streamed chats whose caller does not: "auto" (unless the
     /// upstream has refused it for the model), "always" or "never". Usage that the caller did not
     /// request is removed from the answer and reported as `x-weir-edits: usage`.
@@ -29,11 +26,8 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     compaction = "auto", Choice(words::<CompactsBy>), NextRequest;
     /// PEM files: authorities to trust in addition to the system's, such as a company's own, and a client
     /// certificate with its private key, for upstreams that request one.
-    tls = { ca_file = "", cert_file = "", key_file = "" }, Members(&[
-        ("ca_file", Text("path")),
-        ("cert_file", Text("path")),
-        ("key_file", Text("path")),
-    ]), NextRequest;
+    tls = { ca_file = "", cert_file = "", key_file = "" },
+        Members(&each(["ca_file", "cert_file", "key_file"], Text("path"))), NextRequest;
     /// Maximum retries, with growing pauses, if there was no connection, it closed without an
     /// answer, or the status was 408, 409, 429 or 5xx (except 501 and 505); never after part of the
     /// answer was passed on. OpenAI's SDKs retry twice themselves, and retries multiply: keep 0 for
@@ -52,12 +46,12 @@ const UPSTREAM_KEYS: &[Key] = keys! {
 };
 
 pub(in crate::config) const UPSTREAM: Section =
-    Section { path: "upstream", heading: "[upstream]", keys: &[UPSTREAM_KEYS], ..EMPTY };
+    Section { path: "upstream", keys: &[UPSTREAM_KEYS], ..EMPTY };
 
 pub(in crate::config) const UPSTREAMS: Section = Section {
     path: "upstreams.*",
     heading: "[upstreams.NAME]",
-    doc: &["Named upstreams, with the keys of `[upstream]`."],
+    doc: "Named upstreams, with the keys of `[upstream]`.",
     keys: &[keys! {
         /// Whether callers' own credentials are sent to this upstream. `[upstream]` gets them unless weir has a key
         /// for it.
@@ -73,10 +67,8 @@ pub(in crate::config) const UPSTREAMS: Section = Section {
 pub(in crate::config) const ROUTES: Section = Section {
     path: "routes.*",
     heading: "[[routes]]",
-    doc: &[
-        "Routes from models to upstreams, one per row. Exact names take precedence over patterns,",
-        "then the first row applies. Models without a row go to `[upstream]`.",
-    ],
+    doc: "Routes from models to upstreams, one per row. Exact names take precedence over patterns, \
+          then the first row applies. Models without a row go to `[upstream]`.",
     keys: &[keys! {
         /// Names of models; `*` stands for any characters.
         models = ["small", "llama*"], List("patterns"), MovesCompactions;
