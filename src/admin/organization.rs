@@ -25,8 +25,9 @@ const MAX_VALUES: usize = 1000;
 const NANO_USD_PER_USD: f64 = 1e9;
 
 /// One of the two pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Page {
+    #[default]
     Completions,
     Costs,
 }
@@ -42,31 +43,19 @@ impl Page {
     }
 }
 
-/// Member that results are grouped by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GroupedBy {
-    Project,
-    User,
-    Key,
-    /// The model; a line item of costs.
-    Model,
-    /// Whether it is a batch job. None is: weir does not meter those.
-    Batch,
-}
-
-/// Columns of names, in the order of [`Names`].
-const COLUMNS: [(GroupedBy, Column); 4] = [
-    (GroupedBy::Project, Column::Team),
-    (GroupedBy::User, Column::User),
-    (GroupedBy::Key, Column::Key),
-    (GroupedBy::Model, Column::Model),
+/// Names of groups, and their columns, in the order of [`Names`]. A filter has the name of its group in the plural.
+const COLUMNS: [(&str, Column); 4] = [
+    ("project_id", Column::Team),
+    ("user_id", Column::User),
+    ("api_key_id", Column::Key),
+    ("model", Column::Model),
 ];
 
 /// Names of a group: team, user, key and model, as far as they are grouped by.
 type Names = [Option<String>; COLUMNS.len()];
 
 /// Query of a page.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PageQuery {
     page: Page,
     /// Times in seconds since 1970; `None` for now.
@@ -81,7 +70,10 @@ struct PageQuery {
     /// Accepted names by column; empty for all.
     only: [Vec<String>; COLUMNS.len()],
     batch: Option<bool>,
-    groups: Vec<GroupedBy>,
+    /// Columns that results are grouped by.
+    groups: [bool; COLUMNS.len()],
+    /// Whether they are grouped by being a batch job. None is: weir does not meter those.
+    by_batch: bool,
 }
 
 /// Buckets of a page: their first start, their number, and whether more follow.
@@ -106,17 +98,7 @@ impl Buckets {
 
 impl PageQuery {
     fn read(page: Page, uri: &Uri) -> Result<Self, Refusal> {
-        let mut asked = Self {
-            page,
-            start: None,
-            end: None,
-            width: DAY_S,
-            limit: None,
-            cursor: None,
-            only: Default::default(),
-            batch: None,
-            groups: Vec::new(),
-        };
+        let mut asked = Self { page, width: DAY_S, ..Self::default() };
         for (name, value) in pairs(uri)? {
             // SDKs write lists as `name[]=`, others repeat the name.
             asked.set(name.strip_suffix("[]").unwrap_or(&name), &value)?;
@@ -140,41 +122,36 @@ impl PageQuery {
                 let message = "page must be the next_page of the answer before.";
                 self.cursor = Some(cursor.ok_or_else(|| refused(message))?);
             }
-            "project_ids" => self.accept(0, value)?,
-            "user_ids" if !is_costs => self.accept(1, value)?,
-            "api_key_ids" => self.accept(2, value)?,
-            "models" if !is_costs => self.accept(3, value)?,
-            "line_items" if is_costs => self.accept(3, value)?,
             "batch" if !is_costs => {
                 let batch = value.parse().map_err(|_| refused("batch must be true or false."))?;
                 self.batch = Some(batch);
             }
+            "group_by" if value == "batch" && !is_costs => self.by_batch = true,
             "group_by" => {
-                let group = group(value, is_costs)?;
-                if !self.groups.contains(&group) {
-                    self.groups.push(group);
+                let names = if is_costs { "line_item" } else { "model, batch" };
+                let column = column(value, is_costs).ok_or_else(|| {
+                    refused(format!(
+                        "group_by must be one of project_id, user_id, api_key_id, {names}: the journal \
+                         has nothing else."
+                    ))
+                })?;
+                self.groups[column] = true;
+            }
+            name => {
+                let names = if is_costs { "line_items" } else { "user_ids, models and batch" };
+                let filter = name.strip_suffix('s').filter(|own| !is_costs || *own != "user_id");
+                let column = filter.and_then(|own| column(own, is_costs)).ok_or_else(|| {
+                    refused(format!(
+                        "Unknown parameter. This page takes start_time, end_time, bucket_width, limit, \
+                         page, group_by, project_ids, api_key_ids, {names}."
+                    ))
+                })?;
+                if self.only[column].len() >= MAX_VALUES {
+                    return Err(refused(format!("A filter has at most {MAX_VALUES} values.")));
                 }
-            }
-            _ => {
-                let names = match self.page {
-                    Page::Completions => "user_ids, models and batch",
-                    Page::Costs => "line_items",
-                };
-                return Err(refused(format!(
-                    "Unknown parameter. This page takes start_time, end_time, bucket_width, limit, \
-                     page, group_by, project_ids, api_key_ids, {names}."
-                )));
+                self.only[column].push(value.to_owned());
             }
         }
-        Ok(())
-    }
-
-    fn accept(&mut self, column: usize, value: &str) -> Result<(), Refusal> {
-        let list = &mut self.only[column];
-        if list.len() >= MAX_VALUES {
-            return Err(refused(format!("A filter has at most {MAX_VALUES} values.")));
-        }
-        list.push(value.to_owned());
         Ok(())
     }
 
@@ -212,10 +189,9 @@ impl PageQuery {
 
     /// Returns the columns that matter: those grouped by, and those with accepted names.
     fn columns(&self) -> Vec<Column> {
-        let matters =
-            |place: usize, group| self.groups.contains(&group) || !self.only[place].is_empty();
-        let columns = COLUMNS.into_iter().enumerate();
-        columns.filter(|(place, (group, _))| matters(*place, *group)).map(|(_, (_, c))| c).collect()
+        let columns = COLUMNS.iter().zip(self.groups.iter().zip(&self.only));
+        let matters = columns.filter(|(_, (is_grouped, only))| **is_grouped || !only.is_empty());
+        matters.map(|((_, column), _)| *column).collect()
     }
 
     /// Returns the filter of columns with a single accepted name.
@@ -230,13 +206,13 @@ impl PageQuery {
     /// Returns the group of a row; `None` if its names are not accepted.
     fn names(&self, row: &UsageRow) -> Option<Names> {
         let mut names = Names::default();
-        for (place, (group, column)) in COLUMNS.into_iter().enumerate() {
+        for (place, (_, column)) in COLUMNS.into_iter().enumerate() {
             let name = row.name(column);
             let only = &self.only[place];
             if !only.is_empty() && !name.is_some_and(|name| only.iter().any(|own| own == name)) {
                 return None;
             }
-            if self.groups.contains(&group) {
+            if self.groups[place] {
                 names[place] = name.filter(|name| !name.is_empty()).map(str::to_owned);
             }
         }
@@ -269,7 +245,7 @@ impl PageQuery {
                 "user_id": user,
                 "api_key_id": key,
                 "model": model,
-                "batch": self.groups.contains(&GroupedBy::Batch).then_some(false),
+                "batch": self.by_batch.then_some(false),
                 "service_tier": null,
             }),
         }
@@ -286,22 +262,14 @@ fn width(value: &str, is_costs: bool) -> Result<u64, Refusal> {
     }
 }
 
-fn group(value: &str, is_costs: bool) -> Result<GroupedBy, Refusal> {
-    match value {
-        "project_id" => Ok(GroupedBy::Project),
-        "user_id" => Ok(GroupedBy::User),
-        "api_key_id" => Ok(GroupedBy::Key),
-        "line_item" if is_costs => Ok(GroupedBy::Model),
-        "model" if !is_costs => Ok(GroupedBy::Model),
-        "batch" if !is_costs => Ok(GroupedBy::Batch),
-        _ => {
-            let names = if is_costs { "line_item" } else { "model, batch" };
-            Err(refused(format!(
-                "group_by must be one of project_id, user_id, api_key_id, {names}: the journal has \
-                 nothing else."
-            )))
-        }
-    }
+/// Returns the place of the column of a group. Costs call a model a line item.
+fn column(group: &str, is_costs: bool) -> Option<usize> {
+    let group = match group {
+        "line_item" if is_costs => "model",
+        "model" if is_costs => return None,
+        own => own,
+    };
+    COLUMNS.iter().position(|(own, _)| *own == group)
 }
 
 impl AdminState {
@@ -431,7 +399,7 @@ mod tests {
                    group_by[]=model&group_by=project_id&group_by=model&group_by=batch";
         let read = asked(Page::Completions, all).expect("it is readable");
         assert_eq!(read.only, [vec!["a", "b"], vec!["u"], vec!["k"], vec!["m n"]]);
-        assert_eq!(read.groups, [GroupedBy::Model, GroupedBy::Project, GroupedBy::Batch]);
+        assert_eq!((read.groups, read.by_batch), ([true, false, false, true], true));
         assert_eq!((read.width, read.batch), (HOUR_S, Some(false)));
         for (page, query, part) in [
             (Page::Completions, "starttime=1", "Unknown parameter"),
