@@ -28,6 +28,13 @@ pub(super) struct Received {
     pub permit: Permit,
 }
 
+impl Received {
+    /// Returns the body as it is read.
+    pub(super) fn readable(&self) -> &Bytes {
+        self.decoded.as_ref().unwrap_or(&self.received)
+    }
+}
+
 impl Acceptor {
     /// Creates an acceptor with a limit on one body, and one on all `bodies` together.
     pub(super) fn new(max_body_bytes: usize, bodies: Bodies) -> Self {
@@ -104,7 +111,7 @@ impl Acceptor {
         encodings: Vec<Encoding>,
         mut permit: Permit,
     ) -> Result<(Bytes, Permit), ProxyError> {
-        let outermost = encodings.last().map_or("", |encoding| encoding.name());
+        let outermost = encodings.last().map_or("", |encoding| encoding.word());
         let max_bytes = self.max_body_bytes;
         let work = move || {
             let decoded = decode::decode(&received, &encodings, max_bytes, &mut permit)?;
@@ -117,7 +124,7 @@ impl Acceptor {
         match tokio::task::spawn_blocking(work).await {
             Ok(Ok(decoded)) => Ok(decoded),
             Ok(Err(decode::BodyFailure::Refused(refused))) => Err(self.refused(refused)),
-            Ok(Err(decode::BodyFailure::Broken(encoding))) => Err(broken(encoding.name())),
+            Ok(Err(decode::BodyFailure::Broken(encoding))) => Err(broken(encoding.word())),
             // A decoder that panics on hostile bytes affects only this request.
             Err(_) => Err(broken(outermost)),
         }

@@ -4,7 +4,7 @@ use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 
-use super::accept::{Acceptor, Received};
+use super::accept::Acceptor;
 use super::reply::{self, Shape};
 use super::routes::{ServedRoutes, allows};
 use crate::proxy::{Body, Caller, ErrorKind, ProxyError};
@@ -63,10 +63,8 @@ impl ServedRoutes {
         let (_admission, body) = self.admitted(parts, body, caller).await?;
         let method = parts.method.as_str();
         if let ("PUT", [name]) = (method, names) {
-            let Received { received, decoded, permit } =
-                self.acceptor.body(&parts.headers, body).await?;
-            let _permit = permit;
-            return pages.replace(name, decoded.as_ref().unwrap_or(&received)).await;
+            let whole = self.acceptor.body(&parts.headers, body).await?;
+            return pages.replace(name, whole.readable()).await;
         }
         Acceptor::refuse_body(&parts.headers, body);
         match (method, names) {

@@ -8,6 +8,7 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use ruzstd::decoding::StreamingDecoder;
 
 use super::body::{BodyRefused, Growing, Permit};
+use crate::config::words::worded;
 
 /// Supported encodings of a request body, as listed in `accept-encoding`.
 pub const SUPPORTED_ENCODINGS: &str = "gzip, deflate, zstd";
@@ -19,20 +20,12 @@ const ZSTD_WINDOW_BYTES: usize = 8 << 20;
 /// Bytes decoded per step.
 const STEP_BYTES: usize = 64 * 1024;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
-    Gzip,
-    Deflate,
-    Zstd,
-}
-
-impl Encoding {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Deflate => "deflate",
-            Self::Zstd => "zstd",
-        }
+worded! {
+    /// Encoding of a body, as `content-encoding` names it.
+    Encoding {
+        Gzip = "gzip",
+        Deflate = "deflate",
+        Zstd = "zstd",
     }
 }
 

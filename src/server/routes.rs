@@ -433,11 +433,9 @@ impl ServedRoutes {
         body: Body,
         caller: &Caller,
     ) -> Result<Bytes, ProxyError> {
-        let (admission, body) = self.admitted(parts, body, caller).await?;
-        let Received { received, decoded, permit } =
-            self.acceptor.body(&parts.headers, body).await?;
-        let (_admission, _permit) = (admission, permit);
-        Ok(self.proxy.show_compaction(caller, decoded.as_ref().unwrap_or(&received))?.into())
+        let (_admission, body) = self.admitted(parts, body, caller).await?;
+        let whole = self.acceptor.body(&parts.headers, body).await?;
+        Ok(self.proxy.show_compaction(caller, whole.readable())?.into())
     }
 
     async fn forward(
@@ -517,14 +515,13 @@ impl ServedRoutes {
         caller: Caller,
     ) -> Result<ChatRequest, ProxyError> {
         let (admission, body) = self.admitted(&parts, body, &caller).await?;
-        let Received { received, decoded, permit } =
-            self.acceptor.body(&parts.headers, body).await?;
-        let readable = decoded.as_ref().unwrap_or(&received);
+        let whole = self.acceptor.body(&parts.headers, body).await?;
         let is_known = matches!(target.endpoint(), Endpoint::Route(_));
         if protocol == Protocol::Responses || !is_known {
             // Such a body may refer to what is stored at the provider, or its path name another model.
-            caller.check_body(&target, &parts.headers, readable, self.proxy.routes())?;
+            caller.check_body(&target, &parts.headers, whole.readable(), self.proxy.routes())?;
         }
+        let Received { received, decoded, permit } = whole;
         Ok(ChatRequest {
             protocol,
             target,
@@ -556,11 +553,11 @@ impl ServedRoutes {
         let (method, headers) = (&parts.method, &parts.headers);
         let body = if is_checked || self.proxy.needs_body(method, &target, headers).await {
             let whole = self.acceptor.body(&parts.headers, body).await?;
-            let Received { received, decoded, permit } = whole;
             if is_checked {
-                let readable = decoded.as_ref().unwrap_or(&received);
+                let readable = whole.readable();
                 caller.check_body(&target, &parts.headers, readable, self.proxy.routes())?;
             }
+            let Received { received, decoded, permit } = whole;
             PassBody::Whole { bytes: received, decoded, permit: Box::new(permit) }
         } else {
             PassBody::Streamed(body)
