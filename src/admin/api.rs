@@ -115,7 +115,7 @@ impl AdminState {
                 done(&revoked)
             }
             ("GET", ["teams"]) => self.list_teams(uri).await,
-            ("GET", ["budgets"]) => self.list_budgets().await,
+            ("GET", ["budgets"]) => self.statuses(self.store.budgets().await?.1).await,
             ("PUT", ["budgets"]) => self.set_budget(body).await,
             ("DELETE", ["budgets"]) => self.remove_budget(uri).await,
             ("GET", ["live"]) => self.live(uri),
@@ -155,12 +155,6 @@ impl AdminState {
         page(&teams, |team| &team.name)
     }
 
-    async fn list_budgets(&self) -> Answer {
-        let (_, budgets) = self.store.budgets().await?;
-        self.statuses(budgets).await
-    }
-
-    /// Renders the metrics.
     async fn metrics(&self, method: &Method) -> Answer {
         match *method {
             Method::GET => Ok((StatusCode::OK, self.serving()?.metrics_page().await)),

@@ -88,15 +88,6 @@ struct Amount {
     tokens: Option<u64>,
 }
 
-impl Amount {
-    fn limit_of(&self) -> (Measure, u64) {
-        match self.usd {
-            Some(NanoUsd(amount)) => (Measure::NanoUsd, amount),
-            None => (Measure::Tokens, self.tokens.unwrap_or(0)),
-        }
-    }
-}
-
 fn dollars(text: &str) -> Result<NanoUsd, String> {
     NanoUsd::parse(text).ok_or_else(|| format!("write {}, such as 20 or 0.50", NanoUsd::FORM))
 }
@@ -123,7 +114,10 @@ pub(super) fn run(args: &BudgetsArgs) -> Result<(), String> {
 async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), String> {
     let shown = match &args.command {
         BudgetsCommand::Set { scope, amount, per, warn_at } => {
-            let (measure, limit) = amount.limit_of();
+            let (measure, limit) = match amount.usd {
+                Some(NanoUsd(amount)) => (Measure::NanoUsd, amount),
+                None => (Measure::Tokens, amount.tokens.unwrap_or(0)),
+            };
             let scope = resolve(scope.clone(), &config.models, &config.routes, store).await?;
             let id = BudgetId { scope, measure, window: *per };
             let warn_permille = Some(*warn_at).filter(|permille| *permille > 0);

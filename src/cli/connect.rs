@@ -98,7 +98,10 @@ pub(super) fn connect(config: Config) -> Vec<Tried> {
             if let Some(store) = store {
                 tried.extend(budgets(&config, &store).await);
             }
-            tried.extend(over_the_network(&config).await);
+            tried.extend(redis(&config).await);
+            for (name, own) in config.all_upstreams() {
+                tried.extend(upstream(&config, name, own).await);
+            }
             Ok(tried)
         });
         let untried = |said| vec![Tried::new("upstream.url", TestOutcome::Unclear, said)];
@@ -162,14 +165,6 @@ fn closed_routes(config: &Config) -> Option<Tried> {
         CLOSED.join(", ")
     );
     Some(Tried::new("prices.default", TestOutcome::Unclear, message))
-}
-
-async fn over_the_network(config: &Config) -> Vec<Tried> {
-    let mut tried: Vec<Tried> = redis(config).await.into_iter().collect();
-    for (name, own) in config.all_upstreams() {
-        tried.extend(upstream(config, name, own).await);
-    }
-    tried
 }
 
 /// Tests whether Redis answers, if it is configured.

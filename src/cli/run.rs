@@ -125,7 +125,7 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
 }
 
 fn started(args: &RunArgs) -> Result<u8, StartError> {
-    let flags = args.flags();
+    let flags = Flags::with_free_port(args.openai.clone(), args.config.clone(), args.store.clone());
     let figment = args.adjusted(flags.gather().figment);
     let (mut openai, warnings) =
         flags.configuration(&figment, |_| ()).map_err(StartError::Configuration)?;
@@ -148,11 +148,6 @@ fn started(args: &RunArgs) -> Result<u8, StartError> {
 }
 
 impl RunArgs {
-    /// Returns the flags of `weir serve` with the same meaning.
-    fn flags(&self) -> Flags {
-        Flags::with_free_port(self.openai.clone(), self.config.clone(), self.store.clone())
-    }
-
     /// Adds the settings that `weir serve` has no flag for.
     fn adjusted(&self, mut figment: Figment) -> Figment {
         if self.observe {

@@ -271,8 +271,6 @@ pub(super) async fn finish(proxy: &Proxy, ending: Ending) {
         // The originals and receipts of the last requests are saved before the process ends.
         proxy.originals().settle(|_| true).await;
         proxy.receipts().settle().await;
-    }
-    if ending != Ending::Forced {
         proxy.flush().await;
     }
     if let Err(error) = proxy.store().sync().await {

@@ -46,7 +46,6 @@ pub struct Tools {
 /// Value that an answer used and that was not sent, or sent without its context.
 #[derive(Debug, Clone)]
 pub struct Lost {
-    pub source: String,
     pub conversation: String,
     /// Number of messages in the request.
     pub turn: usize,
@@ -256,7 +255,6 @@ impl<'a> Judge<'a> {
             format!("{left}«{}»{right}", needle.text)
         });
         self.lost.push(Lost {
-            source: self.conversation.source.clone(),
             conversation: self.conversation.id.clone(),
             turn: length,
             value: needle.text.clone(),
