@@ -21,9 +21,9 @@ use crate::ledger::{
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 
 /// Everything that a store does for its users.
-pub trait Backend: Values + Conversations + Journal + Reports + Keys + Budgets {}
+pub trait Backend: Values + Kinds + Conversations + Journal + Reports + Keys + Budgets {}
 
-impl<B: Values + Conversations + Journal + Reports + Keys + Budgets> Backend for B {}
+impl<B: Values + Kinds + Conversations + Journal + Reports + Keys + Budgets> Backend for B {}
 
 /// Values by tenant, kind and key, and the store itself.
 #[async_trait]
@@ -83,6 +83,14 @@ pub trait Values: Send + Sync {
     /// local already.
     fn replicate(&self, _kind: Kind) {}
 
+    /// Deletes expired entries and conversations of all tenants; returns their number. Reads ignore
+    /// them anyway.
+    async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError>;
+}
+
+/// Values of all tenants.
+#[async_trait]
+pub trait Kinds: Send + Sync {
     /// Returns all entries of a kind, of all tenants, in key order, but at most `limit`.
     async fn list(
         &self,
@@ -90,10 +98,6 @@ pub trait Values: Send + Sync {
         now_ms: u64,
         limit: usize,
     ) -> Result<Vec<(Tenant, Entry)>, StoreError>;
-
-    /// Deletes expired entries and conversations of all tenants; returns their number. Reads ignore
-    /// them anyway.
-    async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError>;
 }
 
 /// Conversations kept for callers, by tenant and name.
@@ -181,14 +185,6 @@ pub trait Journal: Send + Sync {
     /// Returns totals of ended requests, and open requests.
     async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError>;
 
-    /// Deletes rows of requests that began before `before_ms`, and totals of days before
-    /// `totals_before_ms`; returns the number of rows. Others can write in between.
-    async fn prune_requests(
-        &self,
-        before_ms: u64,
-        totals_before_ms: u64,
-    ) -> Result<u64, StoreError>;
-
     /// Writes a consistent copy of the whole store to a new file at `path`, usable as a store.
     /// Others may write meanwhile.
     async fn backup(&self, path: &Path) -> Result<(), StoreError>;
@@ -209,6 +205,14 @@ pub trait Reports: Send + Sync {
 
     /// Returns single requests, at most [`crate::ledger::MAX_ROWS`], newest first.
     async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError>;
+
+    /// Deletes rows of requests that began before `before_ms`, and totals of days before
+    /// `totals_before_ms`; returns the number of rows. Others can write in between.
+    async fn prune_requests(
+        &self,
+        before_ms: u64,
+        totals_before_ms: u64,
+    ) -> Result<u64, StoreError>;
 
     /// Returns the cost of a tenant's requests of one route since `from_ms`, in nano-dollars, as
     /// far as they have a price.

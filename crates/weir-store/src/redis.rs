@@ -15,6 +15,19 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::StoreError;
 use crate::Secret;
 
+/// Declares scripts by their files, each with the text of a common one in front.
+macro_rules! scripts {
+    ($common:literal; $($name:ident = $file:literal;)*) => {
+        $(
+            pub(super) static $name: std::sync::LazyLock<redis::Script> =
+                std::sync::LazyLock::new(|| {
+                    redis::Script::new(concat!(include_str!($common), "\n", include_str!($file)))
+                });
+        )*
+    };
+}
+pub(crate) use scripts;
+
 /// Timeout of an answer. It is long: a slow Redis is not unreachable, and requests without a hold
 /// are not sent.
 const TIMEOUT: Duration = Duration::from_secs(5);

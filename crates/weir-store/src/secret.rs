@@ -35,7 +35,12 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
     Ok(bytes)
 }
 
+/// Returns a text that no other is equal to.
+pub(crate) fn random_name() -> Result<String, NoRandom> {
+    Ok(hex(&random::<16>()?))
+}
+
 /// Formats bytes in hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

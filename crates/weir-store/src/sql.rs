@@ -5,8 +5,8 @@
 use std::borrow::Cow;
 use std::future::Future;
 
-use crate::StoreError;
 use crate::ledger::text::from_stored;
+use crate::{StoreError, Tenant};
 
 /// Value of a statement or of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub(crate) enum Exclusive {
     /// Keys, teams and budgets.
     Keys,
     Conversations,
+    /// Rows that any number may delete at once.
+    Nothing,
 }
 
 /// What is read.
@@ -77,6 +79,9 @@ pub(crate) enum Reads {
 
 /// A back end that runs steps on its tables.
 pub(crate) trait Steps: Send + Sync + 'static {
+    /// Prepares a deletion of requests: those that have ended are in the tables, and nowhere else.
+    fn prepare_pruning(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Runs `steps` completely or not at all, and returns their result after the commit.
     fn change<T: Send + 'static>(
         &self,
@@ -134,6 +139,11 @@ impl SqlRow {
     /// Returns a text; empty for none.
     pub(crate) fn text(&self, column: usize) -> String {
         self.some_text(column).unwrap_or_default()
+    }
+
+    /// Returns a tenant. An invalid one counts as anonymous.
+    pub(crate) fn tenant(&self, column: usize) -> Tenant {
+        Tenant(self.bytes(column).try_into().unwrap_or_default())
     }
 
     /// Returns bytes; empty for none.

@@ -1,5 +1,7 @@
 //! Values of a store: owners, kinds, entries and their limits.
 
+mod rows;
+
 use bytes::Bytes;
 
 use crate::error::StoreError;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{BudgetStatus, Counters};
-use crate::budget::{Budget, Measure, ScopeKind, Scopes};
+use crate::budget::{Budget, Measure, Scopes};
 use crate::budgets::Applied;
 use crate::ledger::{Column, DAY_MS, FAILED, OTHER, UsageQuery, UsageRow};
 use crate::{Store, StoreError};
@@ -75,20 +75,11 @@ impl Counters {
         budgets: &[Budget],
         now_ms: u64,
     ) -> Result<Vec<Applied>, StoreError> {
-        let column = match budget.id.scope.kind {
-            ScopeKind::All => return Ok(Vec::new()),
-            ScopeKind::Organisation => Column::Organisation,
-            ScopeKind::Team => Column::Team,
-            ScopeKind::User => Column::User,
-            ScopeKind::Key => Column::Key,
-            ScopeKind::Model => Column::Model,
-            ScopeKind::Conversation => Column::Conversation,
-            ScopeKind::Agent => Column::Agent,
-            ScopeKind::Tag => Column::Tag,
-        };
+        let kind = budget.id.scope.kind;
+        let Some(column) = Column::named(kind.word()) else { return Ok(Vec::new()) };
         let from_ms = budget.id.window.span(self.zone(), now_ms).first_ms;
         let query = UsageQuery {
-            by: match budget.id.scope.kind.is_label() {
+            by: match kind.is_label() {
                 true => vec![Column::Tenant, Column::Key, column],
                 false => vec![column],
             },
@@ -115,7 +106,7 @@ impl Counters {
                 tag: row.name(Column::Tag),
                 tenant: row.tenant.map_or([0; 16], |tenant| tenant.0),
             };
-            scopes.name(budget.id.scope.kind)
+            scopes.name(kind)
         });
         let is_member = |name: &Cow<'_, str>| name != FAILED && name != OTHER;
         let applied = names.filter(is_member).map(|name| budget.scope_of(&name));

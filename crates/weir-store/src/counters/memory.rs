@@ -306,13 +306,7 @@ impl Memory {
         match self.statuses(&wanted.applied, wanted.begun_ms).await {
             Err(error) => NoRoom::Store(error),
             Ok(mut statuses) => {
-                let room = |status: &BudgetStatus| Room {
-                    measure: status.budget.id.measure,
-                    limit: status.budget.limit,
-                    spent: status.count.spent,
-                    held: status.count.held,
-                };
-                let rooms: Vec<Room> = statuses.iter().map(room).collect();
+                let rooms: Vec<Room> = statuses.iter().map(BudgetStatus::room).collect();
                 match decide(&rooms, &wanted.ask, Share::All) {
                     HoldVerdict::Exhausted { index } => {
                         NoRoom::Exhausted(statuses.swap_remove(index))

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use crate::budget::counter::Count;
-use crate::budget::{Ask, Budget, Measure, NanoUsd, Scope, Scopes, Span};
+use crate::budget::{Ask, Budget, Measure, NanoUsd, Room, Scope, Scopes, Span};
 use crate::budgets::{Applied, Spent, SpentQuery};
 use crate::ledger::{Attribution, Caller, Intent, RequestId, sanitise};
 use crate::{Store, StoreError};
@@ -146,6 +146,12 @@ impl BudgetStatus {
             row["resets_at"] = self.resets_at().into();
         }
         row
+    }
+
+    /// Returns what a decision about it needs.
+    pub(super) fn room(&self) -> Room {
+        let Count { spent, held, .. } = self.count;
+        Room { measure: self.budget.id.measure, limit: self.budget.limit, spent, held }
     }
 
     /// Returns the remaining amount, ignoring holds.

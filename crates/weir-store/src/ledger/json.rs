@@ -32,18 +32,22 @@ impl Column {
         found.map_or("", |(name, _)| name)
     }
 
+    /// Returns the column of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(own, _)| *own == name).map(|(_, column)| *column)
+    }
+
     /// Parses a comma-separated list of names.
     pub fn read_list(text: &str) -> Result<Vec<Self>, String> {
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         let mut columns = Vec::new();
         for word in words {
-            let found = Self::NAMES.iter().find(|(name, _)| *name == word);
-            let Some((_, column)) = found else {
+            let Some(column) = Self::named(word) else {
                 let names = Self::NAMES.map(|(name, _)| name).join(", ");
                 return Err(format!("usage is grouped by {names}"));
             };
-            if !columns.contains(column) {
-                columns.push(*column);
+            if !columns.contains(&column) {
+                columns.push(column);
             }
         }
         Ok(columns)

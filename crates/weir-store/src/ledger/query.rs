@@ -1,7 +1,5 @@
 //! Queries of the journal and their results, for any back end.
 
-use std::fmt::Write as _;
-
 use jiff::tz::TimeZone;
 
 use super::series::count_columns;
@@ -152,16 +150,16 @@ pub enum RequestEnd {
 /// SQL conditions of a query with their values. Column names are the same in every table.
 #[derive(Default)]
 pub(crate) struct Conditions {
-    /// Each with `?` for its value, if it has one.
-    sql: Vec<&'static str>,
+    sql: Vec<String>,
     pub(crate) values: Vec<SqlValue<'static>>,
 }
 
 impl Conditions {
-    fn add(&mut self, sql: &'static str, value: Option<SqlValue<'static>>) {
+    /// Adds a condition with `?` for its value, if there is one.
+    fn add(&mut self, sql: &str, value: Option<SqlValue<'static>>) {
         if let Some(value) = value {
-            self.sql.push(sql);
             self.values.push(value);
+            self.sql.push(sql.replace('?', &format!("${}", self.values.len())));
         }
     }
 
@@ -191,20 +189,8 @@ impl Conditions {
 
     /// Formats the conditions as SQL, with values numbered from `$1`.
     pub(crate) fn to_sql(&self) -> String {
-        let mut text = String::new();
-        let mut position = 0;
-        for sql in &self.sql {
-            text.push_str(if text.is_empty() { "WHERE " } else { " AND " });
-            let mut rest = *sql;
-            while let Some((before, after)) = rest.split_once('?') {
-                position += 1;
-                // Writing to a string cannot fail.
-                let _ = write!(text, "{before}${position}");
-                rest = after;
-            }
-            text.push_str(rest);
-        }
-        text
+        let all = self.sql.join(" AND ");
+        if all.is_empty() { all } else { format!("WHERE {all}") }
     }
 }
 
@@ -215,11 +201,6 @@ impl UsageQuery {
         conditions.add("day < ?", self.until_day.map(SqlValue::from));
         conditions.add_filter(&self.only);
         conditions
-    }
-
-    /// Returns the columns to group by, as SQL.
-    pub fn by_sql(&self) -> Vec<&'static str> {
-        self.by.iter().map(|column| column.sql()).collect()
     }
 
     /// Returns the table that has its totals, as SQL: daily totals, or the rows of requests if it
@@ -267,10 +248,6 @@ impl UsageQuery {
             columns = columns.join(", "),
         )
     }
-
-    pub fn max_rows(&self) -> usize {
-        row_limit(self.limit)
-    }
 }
 
 impl RequestQuery {
@@ -282,14 +259,10 @@ impl RequestQuery {
         let flags = Some(self.flags).filter(|flags| !flags.is_empty());
         if flags.is_some_and(|flags| Flags::RARE.covers(flags)) {
             // The exact expression of the partial index.
-            conditions.sql.push(Flags::IS_RARE_SQL);
+            conditions.sql.push(Flags::IS_RARE_SQL.to_owned());
         }
         conditions.add("flags & ? <> 0", flags.map(|flags| SqlValue::from(u64::from(flags.0))));
         conditions
-    }
-
-    pub fn max_rows(&self) -> usize {
-        row_limit(self.limit)
     }
 }
 
@@ -342,27 +315,19 @@ pub(crate) const SUM_COLUMNS: [&str; 10] = [
 
 /// Builds totals from their columns, capping values that exceed a field.
 pub(crate) fn totals_of(counted: [u64; 5], summed: [i128; 10]) -> Totals {
-    let [requests, failed, estimated, partly_priced, unpriced] = counted;
-    let whole = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
     let signed = |sum: i128| {
         let sum = sum.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
         i64::try_from(sum).unwrap_or(0)
     };
-    Totals {
-        requests,
-        failed,
-        estimated,
-        partly_priced,
-        unpriced,
-        received_tokens: whole(summed[0]),
-        sent_tokens: whole(summed[1]),
-        prompt_tokens: whole(summed[2]),
-        completion_tokens: whole(summed[3]),
-        cached_tokens: whole(summed[4]),
-        cache_write_tokens: whole(summed[5]),
-        reasoning_tokens: whole(summed[6]),
-        cost_nano_usd: whole(summed[7]),
-        saved_nano_usd: signed(summed[8]),
-        planned_saved_nano_usd: signed(summed[9]),
+    let [.., saved, planned_saved] = summed;
+    let mut totals = Totals {
+        saved_nano_usd: signed(saved),
+        planned_saved_nano_usd: signed(planned_saved),
+        ..Totals::default()
+    };
+    let whole = summed.map(|sum| u64::try_from(sum).unwrap_or(u64::MAX));
+    for (figure, sum) in totals.figures_mut().into_iter().zip(counted.into_iter().chain(whole)) {
+        *figure = sum;
     }
+    totals
 }

@@ -61,7 +61,8 @@ impl Totals {
             self.planned_saved_nano_usd.saturating_add(other.planned_saved_nano_usd);
     }
 
-    fn figures_mut(&mut self) -> [&mut u64; 13] {
+    /// Returns the figures but the savings, in the order of their columns.
+    pub(super) fn figures_mut(&mut self) -> [&mut u64; 13] {
         [
             &mut self.requests,
             &mut self.failed,

@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::query::{COUNT_COLUMNS, REQUEST_COLUMNS, SUM_COLUMNS, count, large, totals_of};
-use super::series::DETAILS;
+use super::query::{
+    COUNT_COLUMNS, REQUEST_COLUMNS, SUM_COLUMNS, count, large, row_limit, totals_of,
+};
+use super::series::BANDS;
 use super::{
-    Attribution, Caller, Column, Flags, KeyNames, RequestId, RequestQuery, RequestRow, SeriesQuery,
-    SeriesRow, Settlement, UsageQuery, UsageRow, sanitise,
+    Attribution, Caller, Column, DAY_MS, Flags, KeyNames, RequestId, RequestQuery, RequestRow,
+    SeriesQuery, SeriesRow, Settlement, UsageQuery, UsageRow, sanitise,
 };
 use crate::backend::Reports;
-use crate::sql::{Reads, Sql, SqlRow, SqlValue, Steps, values};
+use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps, values};
 use crate::{StoreError, Tenant};
+
+/// Maximum rows deleted per transaction, so that requests do not wait long.
+const DELETED_AT_ONCE: u64 = 200;
 
 #[async_trait]
 impl<B: Steps> Reports for B {
@@ -28,7 +33,8 @@ impl<B: Steps> Reports for B {
     }
 
     async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
-        let (conditions, by) = (query.conditions(), query.by_sql());
+        let conditions = query.conditions();
+        let by: Vec<&str> = query.by.iter().map(|column| column.sql()).collect();
         let mut values = conditions.values.clone();
         let mut columns: Vec<String> = by.iter().map(|&column| column.to_owned()).collect();
         columns.extend(COUNT_COLUMNS.map(count));
@@ -48,7 +54,7 @@ impl<B: Steps> Reports for B {
             }),
             conditions = conditions.to_sql(),
             order = [day, most, &by].concat().join(", "),
-            limit = query.max_rows(),
+            limit = row_limit(query.limit),
         );
         let steps = move |sql: &dyn Sql| {
             let rows = sql.rows(&select, &values)?;
@@ -73,11 +79,45 @@ impl<B: Steps> Reports for B {
                 "SELECT {REQUEST_COLUMNS} FROM weir_request {conditions}
                  ORDER BY id DESC LIMIT {limit}",
                 conditions = conditions.to_sql(),
-                limit = query.max_rows(),
+                limit = row_limit(query.limit),
             );
             Ok(sql.rows(&select, &conditions.values)?.iter().map(request_row).collect())
         };
         self.select(Reads::Journal, steps).await
+    }
+
+    async fn prune_requests(
+        &self,
+        before_ms: u64,
+        totals_before_ms: u64,
+    ) -> Result<u64, StoreError> {
+        self.prepare_pruning().await?;
+        const KEY: &str = "day, tenant, key, team, organisation, \"user\", model";
+        let requests = format!(
+            "DELETE FROM weir_request WHERE id IN
+             (SELECT id FROM weir_request WHERE id < $1 ORDER BY id LIMIT {DELETED_AT_ONCE})"
+        );
+        let totals = format!(
+            "DELETE FROM weir_usage_day WHERE ({KEY}) IN
+             (SELECT {KEY} FROM weir_usage_day WHERE day < $1 LIMIT {DELETED_AT_ONCE})"
+        );
+        let first_kept = RequestId::first_of(before_ms).0.to_vec();
+        let mut deleted = 0;
+        for (delete, first) in [
+            (requests, SqlValue::from(first_kept)),
+            (totals, SqlValue::from(totals_before_ms / DAY_MS)),
+        ] {
+            loop {
+                let (delete, first) = (delete.clone(), [first.clone()]);
+                let steps = move |sql: &dyn Sql| sql.execute(&delete, &first);
+                let more = self.change(Exclusive::Nothing, steps).await?;
+                deleted += more;
+                if more < DELETED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        Ok(deleted)
     }
 
     async fn spent_on_route(
@@ -99,20 +139,15 @@ impl<B: Steps> Reports for B {
     }
 }
 
-/// Returns the tenant in a column. An invalid one counts as anonymous.
-fn tenant(row: &SqlRow, column: usize) -> Tenant {
-    Tenant(row.bytes(column).try_into().unwrap_or_default())
-}
-
 fn series_row(row: &SqlRow, query: &SeriesQuery) -> SeriesRow {
     let first = usize::from(query.every_ms.is_some());
     let start_ms = query.every_ms.map(|_| row.figure(0));
     let usage = usage_row(row, first, &query.by);
-    let mut found = SeriesRow { start_ms, usage, ..SeriesRow::default() };
-    let before = first + query.by.len() + COUNT_COLUMNS.len() + 2 * SUM_COLUMNS.len();
-    let details: [u64; DETAILS] = std::array::from_fn(|index| row.figure(before + index));
-    found.set_details(&details);
-    found
+    let details = first + query.by.len() + COUNT_COLUMNS.len() + 2 * SUM_COLUMNS.len();
+    let bands = |from: usize| std::array::from_fn(|band| row.figure(from + band));
+    let shortened = row.figure(details);
+    let (first_byte, total) = (bands(details + 1), bands(details + 1 + BANDS));
+    SeriesRow { start_ms, usage, shortened, first_byte, total }
 }
 
 /// Reads names and totals from the columns from `first` on.
@@ -122,7 +157,7 @@ fn usage_row(row: &SqlRow, first: usize, by: &[Column]) -> UsageRow {
         let index = first + index;
         match column {
             Column::Day => usage.day = Some(row.figure(index)),
-            Column::Tenant => usage.tenant = Some(tenant(row, index)),
+            Column::Tenant => usage.tenant = Some(row.tenant(index)),
             name => usage.names.push((*name, row.text(index))),
         }
     }
@@ -140,7 +175,7 @@ fn request_row(row: &SqlRow) -> RequestRow {
     RequestRow {
         id: RequestId(row.bytes(0).try_into().unwrap_or_default()),
         begun_ms: row.figure(1),
-        caller: Caller { tenant: tenant(row, 2), key: row.some_text(3).map(names) },
+        caller: Caller { tenant: row.tenant(2), key: row.some_text(3).map(names) },
         route: row.text(7),
         model: row.text(8),
         upstream: row.text(9),

@@ -11,8 +11,6 @@ pub const BAND_ENDS_MS: [u64; 13] =
 pub const BANDS: usize = BAND_ENDS_MS.len() + 1;
 /// Columns of latencies.
 const LATENCIES: [&str; 2] = ["first_byte_ms", "total_ms"];
-/// Number of columns behind the totals: requests sent shorter than received, and the bands.
-pub(crate) const DETAILS: usize = 1 + LATENCIES.len() * BANDS;
 
 /// Query for totals by stretches of time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,15 +114,6 @@ fn details() -> Vec<String> {
         }
     }
     details
-}
-
-impl SeriesRow {
-    /// Sets the details from their columns.
-    pub(crate) fn set_details(&mut self, details: &[u64; DETAILS]) {
-        self.shortened = details[0];
-        self.first_byte.copy_from_slice(&details[1..=BANDS]);
-        self.total.copy_from_slice(&details[1 + BANDS..]);
-    }
 }
 
 /// Estimates the latency below which a share of the requests ended, in milliseconds: linear inside

@@ -30,21 +30,14 @@ pub(super) struct Queues {
     pub endings: mpsc::Sender<Waiting>,
 }
 
-/// Receivers of the two tasks.
-pub(super) struct Receivers {
-    intents: mpsc::Receiver<Waiting>,
-    endings: mpsc::Receiver<Waiting>,
-}
-
 impl Queues {
-    pub(super) fn new() -> (Self, Receivers) {
+    /// Creates the senders, and the receivers of the two tasks.
+    pub(super) fn new() -> (Self, [mpsc::Receiver<Waiting>; 2]) {
         let (intents, of_intents) = mpsc::channel(QUEUE_LENGTH);
         let (endings, of_endings) = mpsc::channel(QUEUE_LENGTH);
-        (Self { intents, endings }, Receivers { intents: of_intents, endings: of_endings })
+        (Self { intents, endings }, [of_intents, of_endings])
     }
-}
 
-impl Queues {
     /// Returns the number of requests waiting to be written.
     pub(super) fn waiting(&self) -> u64 {
         let waiting = |queue: &mpsc::Sender<Waiting>| QUEUE_LENGTH - queue.capacity();
@@ -56,10 +49,11 @@ impl Queues {
 pub(super) fn start(
     runtime: &tokio::runtime::Handle,
     shared: &Arc<ServerState>,
-    receivers: Receivers,
+    receivers: [mpsc::Receiver<Waiting>; 2],
 ) {
-    runtime.spawn(write_all(Arc::clone(shared), receivers.intents));
-    runtime.spawn(write_all(Arc::clone(shared), receivers.endings));
+    for queue in receivers {
+        runtime.spawn(write_all(Arc::clone(shared), queue));
+    }
 }
 
 impl Postgres {

@@ -7,19 +7,16 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 
 use super::super::StoreError;
-use super::super::ledger::codec::{self, stored_ms};
+use super::super::ledger::codec;
 use super::super::ledger::text::from_stored;
-use super::super::ledger::{DAY_MS, Intent, RequestEnd, RequestId, Settlement};
+use super::super::ledger::{Intent, RequestEnd, RequestId, Settlement};
 use super::super::wal::record;
 use super::Postgres;
-use super::connection::Param;
 use super::instances::LIFETIME;
 use crate::backend::Journal;
 use crate::budgets::{Spent, SpentQuery};
 use crate::sql::stored;
 
-/// Maximum rows deleted per statement, so that others do not wait long.
-const DELETED_AT_ONCE: u64 = 1000;
 /// How long an orphan is reserved for the weir that has claimed it.
 const CLAIM: &str = "interval '30 seconds'";
 
@@ -102,42 +99,6 @@ impl Journal for Postgres {
 
     async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
         self.spent_since(query).await
-    }
-
-    async fn prune_requests(
-        &self,
-        before_ms: u64,
-        totals_before_ms: u64,
-    ) -> Result<u64, StoreError> {
-        let first_kept = RequestId::first_of(before_ms).0.to_vec();
-        let first_day = stored_ms(totals_before_ms) / DAY_MS as i64;
-        self.run(move |shared| async move {
-            let connection = shared.pool.long_lease().await?;
-            // An intent committed after its caller gave up, and after its end.
-            let settled = "DELETE FROM weir_intent i
-                           WHERE EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)";
-            connection.execute(settled, &[]).await?;
-            let requests = format!(
-                "DELETE FROM weir_request WHERE id IN
-                 (SELECT id FROM weir_request WHERE id < $1 ORDER BY id LIMIT {DELETED_AT_ONCE})"
-            );
-            let totals = format!(
-                "DELETE FROM weir_usage_day WHERE ctid = ANY (ARRAY
-                 (SELECT ctid FROM weir_usage_day WHERE day < $1 LIMIT {DELETED_AT_ONCE}))"
-            );
-            let mut deleted = 0;
-            for (sql, value) in [(requests, &first_kept as Param<'_>), (totals, &first_day)] {
-                loop {
-                    let more = connection.execute(&sql, &[value]).await?;
-                    deleted += more;
-                    if more < DELETED_AT_ONCE {
-                        break;
-                    }
-                }
-            }
-            Ok(deleted)
-        })
-        .await
     }
 
     async fn backup(&self, _path: &Path) -> Result<(), StoreError> {

@@ -49,9 +49,10 @@ impl OnServer<'_> {
     ) -> Result<T, StoreError> {
         self.wait(self.connection.begin())?;
         match what {
-            Exclusive::Keys => self.rows(LOCK_KEYS, &[])?,
-            Exclusive::Conversations => self.rows("SELECT weir_hold($1)", values![KIND])?,
-        };
+            Exclusive::Keys => drop(self.rows(LOCK_KEYS, &[])?),
+            Exclusive::Conversations => drop(self.rows("SELECT weir_hold($1)", values![KIND])?),
+            Exclusive::Nothing => {}
+        }
         // Without a commit, the connection is closed.
         let done = steps(self)?;
         self.wait(self.connection.commit())?;
@@ -115,6 +116,13 @@ impl Sql for OnServer<'_> {
 }
 
 impl Steps for Postgres {
+    async fn prepare_pruning(&self) -> Result<(), StoreError> {
+        // An intent committed after its caller gave up, and after its end.
+        let settled = "DELETE FROM weir_intent i
+                       WHERE EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)";
+        self.change(Exclusive::Nothing, |sql| sql.execute(settled, &[])).await.map(drop)
+    }
+
     async fn change<T: Send + 'static>(
         &self,
         what: Exclusive,

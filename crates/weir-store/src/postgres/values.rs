@@ -10,6 +10,8 @@ use bytes::Bytes;
 
 use super::super::values::check;
 use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
+use super::columns::Columns;
+use super::connection::Param;
 use super::{Postgres, ServerState, schema};
 use crate::backend::Values;
 use crate::conversations;
@@ -18,26 +20,16 @@ use crate::sql::stored;
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
 const DELETED_AT_ONCE: i64 = 1000;
 
-/// Entries as parameters: one list per column.
-#[derive(Default)]
-struct Columns {
-    keys: Vec<Vec<u8>>,
-    values: Vec<Vec<u8>>,
-    ends_ms: Vec<i64>,
-    weights: Vec<i64>,
-}
-
-impl Columns {
-    fn new<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
-        let mut columns = Self::default();
-        for entry in entries {
-            columns.keys.push(entry.key.to_vec());
-            columns.values.push(entry.value.to_vec());
-            columns.ends_ms.push(stored(entry.expires_ms));
-            columns.weights.push(stored(entry.weight_bytes()));
-        }
-        columns
-    }
+/// Returns entries as parameters: keys, values, expiries and sizes.
+fn columns<'a>(entries: impl Iterator<Item = &'a Entry>) -> Columns<'static> {
+    Columns::new(entries.map(|entry| {
+        [
+            entry.key.to_vec().into(),
+            entry.value.to_vec().into(),
+            entry.expires_ms.into(),
+            entry.weight_bytes().into(),
+        ]
+    }))
 }
 
 #[async_trait]
@@ -96,7 +88,7 @@ impl Values for Postgres {
         }
         let is_last = |(place, entry): &(usize, &Entry)| last.get(&entry.key) == Some(place);
         let kept = entries.iter().enumerate().filter(is_last);
-        let columns = Columns::new(kept.map(|(_, entry)| entry));
+        let columns = columns(kept.map(|(_, entry)| entry));
         self.run(move |shared| write(shared, "weir_put", tenant, kind, columns, now_ms)).await?;
         Ok(())
     }
@@ -112,7 +104,7 @@ impl Values for Postgres {
         if entries.is_empty() {
             return Ok(Vec::new());
         }
-        let columns = Columns::new(entries.iter());
+        let columns = columns(entries.iter());
         let current = self
             .run(move |shared| write(shared, "weir_put_if_absent", tenant, kind, columns, now_ms))
             .await?;
@@ -131,33 +123,6 @@ impl Values for Postgres {
         let found =
             self.read(move |shared| fetch(shared, tenant, kind, wanted, now_ms, life)).await?;
         Ok(keys.iter().map(|key| found.get(&key[..]).cloned()).collect())
-    }
-
-    async fn list(
-        &self,
-        kind: Kind,
-        now_ms: u64,
-        limit: usize,
-    ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
-        self.read(move |shared| async move {
-            let connection = shared.pool.long_lease().await?;
-            let sql = "SELECT tenant, key, value, expires_ms FROM weir_entry
-                       WHERE kind = $1 AND expires_ms > $2 ORDER BY key, tenant LIMIT $3";
-            let limit = stored(limit as u64);
-            let rows = connection.rows(sql, &[&kind.name, &stored(now_ms), &limit]).await?;
-            let entries = rows.iter().map(|row| {
-                let entry = Entry {
-                    key: row.get::<_, Vec<u8>>(1).into(),
-                    value: row.get::<_, Vec<u8>>(2).into(),
-                    expires_ms: u64::try_from(row.get::<_, i64>(3)).unwrap_or(0),
-                };
-                // An invalid tenant counts as anonymous.
-                let tenant = row.get::<_, Vec<u8>>(0).try_into().unwrap_or_default();
-                (Tenant(tenant), entry)
-            });
-            Ok(entries.collect())
-        })
-        .await
     }
 
     async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
@@ -193,20 +158,19 @@ async fn write(
     function: &'static str,
     tenant: Tenant,
     kind: Kind,
-    columns: Columns,
+    columns: Columns<'static>,
     now_ms: u64,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     let connection = shared.pool.lease().await?;
-    let Columns { keys, values, ends_ms, weights } = &columns;
     let (now, most) = (stored(now_ms), stored(kind.max_bytes));
     // One of them returns nothing.
     let sql = match function {
         "weir_put" => "SELECT NULL::bytea[] FROM weir_put($1, $2, $3, $4, $5, $6, $7, $8)",
         _ => "SELECT weir_put_if_absent($1, $2, $3, $4, $5, $6, $7, $8)",
     };
-    let row = connection
-        .row(sql, &[&kind.name, &&tenant.0[..], keys, values, ends_ms, weights, &now, &most])
-        .await?;
+    let owner = &tenant.0[..];
+    let params = [&[&kind.name as Param<'_>, &owner], &*columns.params(), &[&now, &most]].concat();
+    let row = connection.row(sql, &params).await?;
     Ok(row.and_then(|row| row.get(0)).unwrap_or_default())
 }
 

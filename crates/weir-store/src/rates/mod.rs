@@ -5,7 +5,7 @@
 mod memory;
 mod redis;
 
-use std::fmt;
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,20 +67,7 @@ enum CountedIn {
 /// One of the concurrent requests of a name, until it is dropped.
 #[derive(Debug)]
 #[must_use = "a dropped slot is free for another request"]
-pub struct Slot {
-    _in: SlotIn,
-}
-
-enum SlotIn {
-    Memory { _slot: memory::MemorySlot },
-    Redis { _slot: redis::RedisSlot },
-}
-
-impl fmt::Debug for SlotIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SlotIn")
-    }
-}
+pub struct Slot(#[expect(dead_code, reason = "its drop frees it")] Box<dyn Any + Send + Sync>);
 
 impl Rates {
     /// Counts in this process only.
@@ -96,21 +83,18 @@ impl Rates {
 
     /// Takes a place and counts a request, or neither.
     pub async fn admit(&self, name: &str, limits: Limits) -> Result<Place, Refused> {
-        let place = |counted_in, slot, requests| {
+        let place = |counted_in, slot: Box<dyn Any + Send + Sync>, requests| {
             let left = MinuteLeft { requests, tokens: None };
-            Place { limits, counted_in, slot: Some(Slot { _in: slot }), taken_tokens: 0, left }
+            Place { limits, counted_in, slot: Some(Slot(slot)), taken_tokens: 0, left }
         };
         if let Some(redis) = &self.redis
             && let Ok(admitted) = redis.admit(name, limits).await
         {
-            return admitted.map(|(taken, _slot, left)| {
-                place(CountedIn::Redis(taken), SlotIn::Redis { _slot }, left)
-            });
+            return admitted
+                .map(|(taken, slot, left)| place(CountedIn::Redis(taken), Box::new(slot), left));
         }
         let admitted = self.memory.admit(name, limits);
-        admitted.map(|(used, _slot, left)| {
-            place(CountedIn::Memory(used), SlotIn::Memory { _slot }, left)
-        })
+        admitted.map(|(used, slot, left)| place(CountedIn::Memory(used), Box::new(slot), left))
     }
 }
 

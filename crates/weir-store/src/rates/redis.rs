@@ -12,27 +12,18 @@ use tokio::runtime::Handle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::super::StoreError;
-use super::super::redis::Redis;
+use super::super::redis::{Redis, scripts};
 use super::{Limits, Refused};
 use crate::budget::rate::{Left, TooMany};
-use crate::secret::{self, hex};
+use crate::secret::random_name;
 
 /// Above any limit, and exact in script arithmetic.
 const MOST: u64 = 100_000_000_000;
 /// Places renewed per script call.
 const BATCH: usize = 200;
 
-macro_rules! scripts {
-    ($($name:ident = $file:literal;)*) => {
-        $(
-            static $name: LazyLock<Script> = LazyLock::new(|| {
-                Script::new(concat!(include_str!("scripts/common.lua"), include_str!($file)))
-            });
-        )*
-    };
-}
-
 scripts! {
+    "scripts/common.lua";
     ADMIT = "scripts/admit.lua";
     TAKE = "scripts/take.lua";
     CORRECT = "scripts/correct.lua";
@@ -78,7 +69,7 @@ impl RedisRates {
     ) -> Result<Result<(Taken, RedisSlot, Option<Left>), Refused>, StoreError> {
         let taken = Taken { rates: Arc::clone(self), name: name.to_owned() };
         let (rates, owned_name) = (Arc::clone(self), name.to_owned());
-        let mut slot = RedisSlot { rates, name: owned_name, id: random()?, may_exist: true };
+        let mut slot = RedisSlot { rates, name: owned_name, id: random_name()?, may_exist: true };
         // Renewed from now on, and released if no answer comes.
         self.places.lock().insert(slot.id.clone(), slot.name.clone());
         let arguments = json!({
@@ -202,9 +193,4 @@ fn left(reply: &[String], per_minute: u64) -> Option<Left> {
     let [word, filled] = reply else { return None };
     let filled = Some(filled).filter(|_| word == "in")?;
     Some(Left::new(filled.parse().ok()?, per_minute))
-}
-
-/// Creates a unique name for a place.
-fn random() -> Result<String, StoreError> {
-    Ok(hex(&secret::random::<16>()?))
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
+use super::cached;
 use crate::files::{beside, private};
 
 /// Suffix of the file's name, after the store's.
@@ -21,10 +22,8 @@ const VERSION: &str = "keys_version";
 
 /// Returns the store's own count.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<u64> {
-    let found: Option<[u8; 8]> = connection
-        .prepare_cached("SELECT value FROM meta WHERE name = ?1")?
-        .query_row([VERSION], |row| row.get(0))
-        .optional()?;
+    let select = "SELECT value FROM meta WHERE name = ?1";
+    let found = cached::first(connection, select, [VERSION], |row| row.get(0))?;
     Ok(found.map_or(0, u64::from_be_bytes))
 }
 
@@ -34,11 +33,8 @@ pub(super) fn count_change(
     counter: &ChangeCounter,
 ) -> rusqlite::Result<()> {
     let next = version(connection)?.wrapping_add(1);
-    connection
-        .prepare_cached(
-            "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
-        )?
-        .execute(params![VERSION, next.to_be_bytes()])?;
+    let put = "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value";
+    cached::run(connection, put, params![VERSION, next.to_be_bytes()])?;
     counter.write(next);
     Ok(())
 }

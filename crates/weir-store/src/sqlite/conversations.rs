@@ -2,7 +2,9 @@
 
 use rusqlite::{Connection, params};
 
-use super::stored;
+use super::values::is_above;
+use super::{cached, stored};
+use crate::Kind;
 use crate::conversations::{KIND, marks_end_ms};
 
 /// Deletes ended conversations, then everything that ended before an earlier time, marks included. There
@@ -16,30 +18,21 @@ const ENDED: [&str; 2] = [
 ];
 
 pub(super) fn evict(connection: &Connection, max_bytes: u64, now_ms: u64) -> rusqlite::Result<()> {
-    let mut total = connection
-        .prepare_cached("SELECT coalesce((SELECT bytes FROM total WHERE kind = ?1), 0)")?;
-    let mut is_above = || {
-        let bytes: i64 = total.query_row([KIND], |row| row.get(0))?;
-        Ok::<_, rusqlite::Error>(bytes > stored(max_bytes))
-    };
-    if !is_above()? {
+    let kind = Kind { name: KIND, max_bytes };
+    if !is_above(connection, kind)? {
         return Ok(());
     }
     delete_ended(connection, now_ms, u64::MAX)?;
-    let mut oldest = connection.prepare_cached(
-        "WITH most AS
+    let oldest = "WITH most AS
           (SELECT tenant FROM weight WHERE kind = ?1 ORDER BY bytes DESC, tenant DESC LIMIT 1)
          DELETE FROM conversation WHERE id = coalesce(
           (SELECT id FROM conversation WHERE tenant = (SELECT tenant FROM most)
            AND expires_ms > ?2 ORDER BY expires_ms, id LIMIT 1),
           (SELECT id FROM conversation WHERE tenant = (SELECT tenant FROM most)
-           ORDER BY expires_ms, id LIMIT 1))",
-    )?;
-    while is_above()? {
-        if oldest.execute(params![KIND, stored(now_ms)])? == 0 {
-            break;
-        }
-    }
+           ORDER BY expires_ms, id LIMIT 1))";
+    while is_above(connection, kind)?
+        && cached::run(connection, oldest, params![KIND, stored(now_ms)])? > 0
+    {}
     Ok(())
 }
 
@@ -50,8 +43,7 @@ pub(super) fn delete_ended(
 ) -> rusqlite::Result<u64> {
     let mut deleted = 0;
     for (sql, end_ms) in ENDED.iter().zip([now_ms, marks_end_ms(now_ms)]) {
-        let ended = params![stored(end_ms), stored(most)];
-        deleted += connection.prepare_cached(sql)?.execute(ended)? as u64;
+        deleted += cached::run(connection, sql, params![stored(end_ms), stored(most)])? as u64;
     }
     Ok(deleted)
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 
 use super::log::{checkpoint_all, note_written, settle_directly};
-use super::{Sqlite, backup, lookup, prune, rows, spent};
+use super::{Sqlite, backup, lookup, rows, spent};
 use crate::StoreError;
 use crate::backend::Journal;
 use crate::budgets::{Spent, SpentQuery};
@@ -23,7 +23,7 @@ impl Journal for Sqlite {
         session.start().await?;
         let record = record::opened(intent);
         let mut opened = session.log.open(intent.id, &record);
-        if matches!(opened, Err(StoreError::Behind { .. })) && !self.is_failing() {
+        if matches!(opened, Err(StoreError::Behind { .. })) && !self.writer.is_failing() {
             // Requests arrive faster than one thread moves them: the caller takes part.
             session.log.rotate_if_due();
             checkpoint_all(self).await;
@@ -57,7 +57,7 @@ impl Journal for Sqlite {
                 note_written(self);
                 Ok(())
             }
-            None => self.write(move |connection| rows::release(connection, id)).await,
+            None => self.writer.run(move |connection| rows::release(connection, id)).await,
         }
     }
 
@@ -98,17 +98,6 @@ impl Journal for Sqlite {
             Ok(Spent { ended: spent::spent(connection, &query)?, open })
         };
         self.read(work).await
-    }
-
-    async fn prune_requests(
-        &self,
-        before_ms: u64,
-        totals_before_ms: u64,
-    ) -> Result<u64, StoreError> {
-        checkpoint_all(self).await;
-        // Data deleted from rows should leave the log as well.
-        self.session.log.request_rotation();
-        prune::prune(self, before_ms, totals_before_ms).await
     }
 
     async fn backup(&self, path: &Path) -> Result<(), StoreError> {
@@ -155,7 +144,7 @@ mod tests {
     async fn a_full_disk_is_reported_and_leaves_nothing_half_done() {
         let store = Sqlite::in_memory().expect("there is memory");
         let limit = |more_pages: i64| {
-            store.write(move |connection| {
+            store.writer.run(move |connection| {
                 let pages: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;
                 let sql = format!("PRAGMA max_page_count = {}", pages + more_pages);
                 connection.query_row(&sql, [], |_| Ok(()))
@@ -186,7 +175,7 @@ mod tests {
         assert_eq!(settled, Err(StoreError::Full), "it was not opened, and goes there directly");
         limit(20).await.expect("a number");
         assert_eq!(store.settle_request(late, Settlement::default()).await, Ok(true));
-        assert!(!store.is_failing());
+        assert!(!store.writer.is_failing());
         let usage = store.usage(UsageQuery::default()).await.map(requests);
         assert_eq!(usage, Ok(counted + 2), "nothing that was written down is lost");
     }

@@ -35,7 +35,7 @@ pub(super) async fn checkpoint_all(sqlite: &Sqlite) {
             break;
         }
         let own = Arc::clone(session);
-        let progress = sqlite.write(move |connection| checkpoint::all(connection, &own)).await;
+        let progress = sqlite.writer.run(move |connection| checkpoint::all(connection, &own)).await;
         let Ok(CheckpointProgress { own, has_more }) = progress else { break };
         session.log.advance_checkpoint(own);
         if !has_more {
@@ -58,7 +58,7 @@ pub(super) async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<
             checkpoint::apply(connection, &session.day_rows, &record, Remainder::Nothing, true)?;
         Ok((progress.own, applied.new_rows > 0))
     };
-    let (own, is_new) = sqlite.write(settle).await?;
+    let (own, is_new) = sqlite.writer.run(settle).await?;
     sqlite.session.log.advance_checkpoint(own);
     Ok(is_new)
 }

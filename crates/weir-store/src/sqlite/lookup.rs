@@ -3,9 +3,11 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::Connection;
 
+use super::cached;
 use crate::ledger::codec::{self, stored_ms};
+use crate::ledger::text::from_stored;
 use crate::ledger::{Intent, RequestEnd, RequestId};
 use crate::wal::{Session, checkpoint};
 
@@ -43,24 +45,20 @@ pub(super) fn still_open(
     in_logs: Vec<Intent>,
     from_ms: u64,
 ) -> rusqlite::Result<Vec<Intent>> {
-    let mut ended =
-        connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM request WHERE id = ?1)")?;
+    let ended = "SELECT EXISTS (SELECT 1 FROM request WHERE id = ?1)";
     let mut open = Vec::new();
     for intent in in_logs {
-        if !ended.query_row([intent.id.0], |row| row.get(0))? {
+        if !cached::value::<bool>(connection, ended, [intent.id.0])? {
             open.push(intent);
         }
     }
-    let mut statement = connection.prepare_cached(
-        "SELECT id, begun_ms, facts FROM intent WHERE begun_ms >= ?1
-         AND NOT EXISTS (SELECT 1 FROM request WHERE request.id = intent.id)",
-    )?;
-    let in_tables = statement.query_map(params![stored_ms(from_ms)], |row| {
+    let in_tables = "SELECT id, begun_ms, facts FROM intent WHERE begun_ms >= ?1
+                     AND NOT EXISTS (SELECT 1 FROM request WHERE request.id = intent.id)";
+    let in_tables = cached::all(connection, in_tables, [stored_ms(from_ms)], |row| {
         let json = row.get_ref(2)?.as_bytes().unwrap_or_default();
         Ok(codec::intent(row.get(0)?, row.get(1)?, json))
     })?;
     for intent in in_tables {
-        let intent = intent?;
         if open.iter().all(|other| other.id != intent.id) {
             open.push(intent);
         }
@@ -74,22 +72,17 @@ pub(super) fn end(
     id: RequestId,
     open: &HashSet<RequestId>,
 ) -> rusqlite::Result<RequestEnd> {
-    let row = connection
-        .prepare_cached(
-            "SELECT coalesce(cost_nano_usd, 0),
-                    coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)
-             FROM request WHERE id = ?1",
-        )?
-        .query_row([id.0], |row| {
-            let figure = |number: i64| u64::try_from(number).unwrap_or(0);
-            Ok(RequestEnd::Ended { nano_usd: figure(row.get(0)?), tokens: figure(row.get(1)?) })
-        })
-        .optional()?;
-    if let Some(ended) = row {
+    let ended = "SELECT coalesce(cost_nano_usd, 0),
+                 coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)
+                 FROM request WHERE id = ?1";
+    let ended = cached::first(connection, ended, [id.0], |row| {
+        let (nano_usd, tokens) = (from_stored(row.get(0)?), from_stored(row.get(1)?));
+        Ok(RequestEnd::Ended { nano_usd, tokens })
+    })?;
+    if let Some(ended) = ended {
         return Ok(ended);
     }
-    let is_intent: bool = connection
-        .prepare_cached("SELECT EXISTS (SELECT 1 FROM intent WHERE id = ?1)")?
-        .query_row([id.0], |row| row.get(0))?;
+    let intent = "SELECT EXISTS (SELECT 1 FROM intent WHERE id = ?1)";
+    let is_intent: bool = cached::value(connection, intent, [id.0])?;
     Ok(if is_intent || open.contains(&id) { RequestEnd::Open } else { RequestEnd::Unknown })
 }

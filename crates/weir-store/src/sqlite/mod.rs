@@ -3,13 +3,13 @@
 //! go to the system's memory, and a thread syncs them.
 
 mod backup;
+pub(super) mod cached;
 mod change_counter;
 mod changes;
 mod conversations;
 mod journal;
 mod log;
 mod lookup;
-mod prune;
 mod readers;
 pub(super) mod rows;
 mod schema;
@@ -147,28 +147,23 @@ impl Sqlite {
         self.readers.is_some()
     }
 
-    /// Runs `work` in a transaction, and returns its result after the commit.
-    pub(crate) async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.writer.run(work).await
-    }
-
     /// Runs the read-only `work`, concurrently with writers.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        match &self.readers {
-            Some(readers) => readers.run(work).await,
-            None => self.writer.run(work).await,
-        }
+        self.read_steps(move |connection| Ok(work(connection)?)).await
     }
 
-    /// Returns whether the last write failed.
-    pub(crate) fn is_failing(&self) -> bool {
-        self.writer.is_failing()
+    /// As [`Self::read`], for work with errors of its own.
+    async fn read_steps<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.readers {
+            Some(readers) => readers.run(work).await,
+            None => self.writer.run_steps(work).await,
+        }
     }
 
     /// Runs `work`, which reads a page or two, on the caller's thread; `None` if it fails or would

@@ -44,14 +44,6 @@ impl Readers {
     /// Runs `work` on a blocking thread, as soon as a connection is free.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.run_steps(move |connection| Ok(work(connection)?)).await
-    }
-
-    /// As [`Self::run`], for work with errors of its own.
-    pub(super) async fn run_steps<T: Send + 'static>(
-        &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let _place = self.0.places.acquire().await.map_err(|_| StoreError::Closed)?;

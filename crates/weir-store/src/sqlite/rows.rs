@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use rusqlite::{Connection, params, params_from_iter};
 
+use super::cached;
 use crate::ledger::codec;
 use crate::ledger::{Intent, RequestId};
 use crate::wal::instances::Instance;
@@ -18,30 +19,21 @@ pub(crate) fn insert_intent(
     content: &[u8],
 ) -> rusqlite::Result<()> {
     let (begun_ms, json) = codec::from_record(id, content);
-    connection
-        .prepare_cached(
-            "INSERT OR REPLACE INTO intent SELECT ?1, ?2, ?3, ?4
-             WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
-        )?
-        .execute(params![id.0, instance, begun_ms, json])?;
-    Ok(())
+    let insert = "INSERT OR REPLACE INTO intent SELECT ?1, ?2, ?3, ?4
+                  WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)";
+    cached::run(connection, insert, params![id.0, instance, begun_ms, json]).map(drop)
 }
 
 /// Deletes the intent of a request whose row was just written.
 pub(crate) fn end(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM intent WHERE id = ?1")?.execute([id.0])?;
-    Ok(())
+    cached::run(connection, "DELETE FROM intent WHERE id = ?1", [id.0]).map(drop)
 }
 
 /// Deletes an intent that has not ended.
 pub(crate) fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "DELETE FROM intent WHERE id = ?1
-             AND NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
-        )?
-        .execute([id.0])?;
-    Ok(())
+    let delete = "DELETE FROM intent WHERE id = ?1
+                  AND NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)";
+    cached::run(connection, delete, [id.0]).map(drop)
 }
 
 static INSERT: LazyLock<String> = LazyLock::new(|| {
@@ -56,8 +48,7 @@ pub(crate) fn insert(
     settlement: &SettlementRecord<'_>,
 ) -> rusqlite::Result<bool> {
     let values = codec::request_values(intent, settlement);
-    let inserted = connection.prepare_cached(&INSERT)?.execute(params_from_iter(&values))?;
-    Ok(inserted > 0)
+    Ok(cached::run(connection, &INSERT, params_from_iter(&values))? > 0)
 }
 
 /// Returns intents whose instance has ended, oldest first.

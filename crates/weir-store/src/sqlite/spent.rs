@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, params_from_iter};
 
-use super::steps::{own, sql_row};
+use super::cached::sql_row;
+use super::steps::own;
 use crate::budgets::SpentQuery;
 use crate::budgets::spent::{self, Dialect};
 

@@ -7,7 +7,7 @@ use rusqlite::{Connection, params_from_iter};
 
 use super::change_counter::{ChangeCounter, count_change, version};
 use super::log::checkpoint_all;
-use super::{Sqlite, conversations};
+use super::{Sqlite, cached, conversations};
 use crate::StoreError;
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps};
 
@@ -19,14 +19,11 @@ pub(super) struct OnConnection<'a> {
 
 impl Sql for OnConnection<'_> {
     fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, StoreError> {
-        let mut statement = self.connection.prepare_cached(&own(sql))?;
-        let rows = statement.query_map(params_from_iter(values), sql_row)?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
+        Ok(cached::all(self.connection, &own(sql), params_from_iter(values), cached::sql_row)?)
     }
 
     fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<u64, StoreError> {
-        let mut statement = self.connection.prepare_cached(&own(sql))?;
-        Ok(statement.execute(params_from_iter(values))? as u64)
+        Ok(cached::run(self.connection, &own(sql), params_from_iter(values))? as u64)
     }
 
     fn changes(&self) -> Result<u64, StoreError> {
@@ -46,18 +43,19 @@ impl Sql for OnConnection<'_> {
     }
 }
 
-pub(super) fn sql_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<SqlRow> {
-    let columns = 0..row.as_ref().column_count();
-    let values = columns.map(|column| row.get_ref(column).map(SqlValue::from));
-    values.collect::<rusqlite::Result<_>>().map(SqlRow)
-}
-
 /// Returns a statement as SQLite reads it.
 pub(super) fn own(sql: &str) -> String {
     sql.replace("weir_", "").replace('$', "?")
 }
 
 impl Steps for Sqlite {
+    async fn prepare_pruning(&self) -> Result<(), StoreError> {
+        checkpoint_all(self).await;
+        // Data deleted from rows should leave the log as well.
+        self.session.log.request_rotation();
+        Ok(())
+    }
+
     async fn change<T: Send + 'static>(
         &self,
         _: Exclusive,
@@ -82,10 +80,7 @@ impl Steps for Sqlite {
         let steps = move |connection: &Connection| {
             steps(&OnConnection { connection, counter: &changes.counter })
         };
-        match &self.readers {
-            Some(readers) => readers.run_steps(steps).await,
-            None => self.writer.run_steps(steps).await,
-        }
+        self.read_steps(steps).await
     }
 }
 

@@ -137,7 +137,7 @@ fn run(mut syncer: Syncer, state: &State, interval: Duration) {
             let _ = syncer.checkpoint_requests();
             checkpointed_at = Instant::now();
         }
-        is_pending = syncer.session.is_checkpoint_pending();
+        is_pending = syncer.session.log.is_checkpoint_pending();
         let synced = syncer.sync_all(state.is_failing.load(Ordering::Relaxed));
         if synced.is_err() {
             // Retried at the next interval, even without new writes.
@@ -147,7 +147,7 @@ fn run(mut syncer: Syncer, state: &State, interval: Duration) {
     }
     // The process may continue long after it closes a store. Unfinished work is left to the next
     // process that opens it.
-    syncer.session.close();
+    syncer.session.log.close();
     let _ = syncer.checkpoint_requests();
     let _ = syncer.sync_all(false);
 }
@@ -337,7 +337,7 @@ mod tests {
                 connection.execute_batch("CREATE TABLE IF NOT EXISTS filler (value BLOB)")?;
                 connection.execute("INSERT INTO filler VALUES (zeroblob(?1))", [pages * 4096])
             };
-            self.sqlite.write(work).await.expect("there is room");
+            self.sqlite.writer.run(work).await.expect("there is room");
         }
 
         fn log(&self) -> Log {

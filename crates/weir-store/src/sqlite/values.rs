@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::log::checkpoint_all;
 use super::readers::Readers;
 use super::sync::Dirty;
-use super::{Sqlite, stored, sync};
+use super::{Sqlite, cached, stored, sync};
 use crate::backend::Values;
 use crate::conversations;
+use crate::ledger::text::from_stored;
 use crate::values::check;
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 
@@ -51,7 +52,7 @@ impl Values for Sqlite {
     fn state(&self) -> State {
         match &self.readers {
             None => State::Memory,
-            Some(_) if self.is_failing() || self.session.is_failing() => State::Failing,
+            Some(_) if self.writer.is_failing() || self.session.log.is_failing() => State::Failing,
             Some(_) if self.dirty.as_ref().is_some_and(Dirty::is_failing) => State::Failing,
             Some(_) => State::File,
         }
@@ -78,7 +79,7 @@ impl Values for Sqlite {
         check(kind, &entries)?;
         let work = move |connection: &Connection| {
             for entry in &entries {
-                insert(connection, tenant, kind, entry, OnConflict::Replace)?;
+                insert(connection, tenant, kind, entry, PUT)?;
             }
             evict(connection, kind, now_ms)
         };
@@ -97,7 +98,7 @@ impl Values for Sqlite {
             let mut current = Vec::with_capacity(entries.len());
             for entry in &entries {
                 delete_if_ended(connection, tenant, kind, &entry.key, now_ms)?;
-                insert(connection, tenant, kind, entry, OnConflict::Keep)?;
+                insert(connection, tenant, kind, entry, PUT_IF_ABSENT)?;
                 let found = find(connection, tenant, kind, &entry.key, now_ms)?;
                 current.push(found.map_or_else(|| entry.value.clone(), |found| found.value));
             }
@@ -124,9 +125,7 @@ impl Values for Sqlite {
         let found = self.read(work).await?;
         if let Life::Renewed { lifetime_ms } = life {
             let due_ms = now_ms.saturating_add(lifetime_ms / 2);
-            let is_due =
-                |found: &Option<StoredEntry>| found.as_ref().is_some_and(|it| it.ends_by(due_ms));
-            if found.iter().any(is_due) {
+            if found.iter().flatten().any(|entry| entry.expires_ms <= due_ms) {
                 let expires_ms = now_ms.saturating_add(lifetime_ms);
                 let renewed = self.writer.run(move |connection| {
                     renew(connection, tenant, kind, &keys, now_ms, expires_ms)
@@ -142,12 +141,9 @@ impl Values for Sqlite {
         let mut deleted = 0;
         loop {
             let work = move |connection: &Connection| {
-                connection
-                    .prepare_cached(
-                        "DELETE FROM entry WHERE id IN
-                         (SELECT id FROM entry WHERE expires_ms <= ?1 LIMIT ?2)",
-                    )?
-                    .execute(params![stored(now_ms), DELETED_AT_ONCE])
+                let delete = "DELETE FROM entry WHERE id IN
+                              (SELECT id FROM entry WHERE expires_ms <= ?1 LIMIT ?2)";
+                cached::run(connection, delete, params![stored(now_ms), DELETED_AT_ONCE])
             };
             let more = self.writer.run(work).await? as u64;
             deleted += more;
@@ -158,89 +154,29 @@ impl Values for Sqlite {
     }
 
     fn peek(&self, tenant: Tenant, kind: Kind, key: &[u8], now_ms: u64) -> Option<Option<Entry>> {
-        let found = self.read_now(|connection| find(connection, tenant, kind, key, now_ms))?;
-        Some(found.map(|found| Entry {
-            key: Bytes::copy_from_slice(key),
-            value: found.value,
-            expires_ms: u64::try_from(found.expires_ms).unwrap_or(0),
-        }))
-    }
-
-    async fn list(
-        &self,
-        kind: Kind,
-        now_ms: u64,
-        limit: usize,
-    ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
-        let work = move |connection: &Connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT tenant, key, value, expires_ms FROM entry
-                 WHERE kind = ?1 AND expires_ms > ?2 ORDER BY key, tenant LIMIT ?3",
-            )?;
-            let limit = stored(limit as u64);
-            let rows = statement.query_map(params![kind.name, stored(now_ms), limit], |row| {
-                let entry = Entry {
-                    key: row.get::<_, Vec<u8>>(1)?.into(),
-                    value: row.get::<_, Vec<u8>>(2)?.into(),
-                    expires_ms: u64::try_from(row.get::<_, i64>(3)?).unwrap_or(0),
-                };
-                Ok((Tenant(row.get(0)?), entry))
-            })?;
-            rows.collect()
-        };
-        self.read(work).await
+        self.read_now(|connection| find(connection, tenant, kind, key, now_ms))
     }
 }
 
-/// Behaviour of an insert if the key has a value.
-#[derive(Clone, Copy)]
-enum OnConflict {
-    Replace,
-    Keep,
-}
+/// Inserts an entry, and replaces the one that has its key.
+const PUT: &str = "INSERT INTO entry (tenant, kind, key, value, expires_ms, weight_bytes)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (tenant, kind, key) DO UPDATE SET
+    value = excluded.value, expires_ms = excluded.expires_ms, weight_bytes = excluded.weight_bytes";
+/// Inserts an entry, unless another has its key.
+const PUT_IF_ABSENT: &str = "INSERT INTO entry (tenant, kind, key, value, expires_ms, weight_bytes)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (tenant, kind, key) DO NOTHING";
 
 fn insert(
     connection: &Connection,
     tenant: Tenant,
     kind: Kind,
     entry: &Entry,
-    on_conflict: OnConflict,
+    insert: &str,
 ) -> rusqlite::Result<()> {
-    let sql = match on_conflict {
-        OnConflict::Replace => {
-            "INSERT INTO entry (tenant, kind, key, value, expires_ms, weight_bytes)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-             ON CONFLICT (tenant, kind, key) DO UPDATE SET
-             value = excluded.value, expires_ms = excluded.expires_ms,
-             weight_bytes = excluded.weight_bytes"
-        }
-        OnConflict::Keep => {
-            "INSERT INTO entry (tenant, kind, key, value, expires_ms, weight_bytes)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-             ON CONFLICT (tenant, kind, key) DO NOTHING"
-        }
-    };
-    connection.prepare_cached(sql)?.execute(params![
-        tenant.0,
-        kind.name,
-        &entry.key[..],
-        &entry.value[..],
-        stored(entry.expires_ms),
-        stored(entry.weight_bytes()),
-    ])?;
-    Ok(())
-}
-
-/// A value with its expiry.
-struct StoredEntry {
-    value: Bytes,
-    expires_ms: i64,
-}
-
-impl StoredEntry {
-    fn ends_by(&self, moment_ms: u64) -> bool {
-        self.expires_ms <= stored(moment_ms)
-    }
+    let (key, value) = (&entry.key[..], &entry.value[..]);
+    let (expires_ms, weight_bytes) = (stored(entry.expires_ms), stored(entry.weight_bytes()));
+    let values = params![tenant.0, kind.name, key, value, expires_ms, weight_bytes];
+    cached::run(connection, insert, values).map(drop)
 }
 
 fn find(
@@ -249,17 +185,13 @@ fn find(
     kind: Kind,
     key: &[u8],
     now_ms: u64,
-) -> rusqlite::Result<Option<StoredEntry>> {
-    connection
-        .prepare_cached(
-            "SELECT value, expires_ms FROM entry
-             WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND expires_ms > ?4",
-        )?
-        .query_row(params![tenant.0, kind.name, key, stored(now_ms)], |row| {
-            let value: Vec<u8> = row.get(0)?;
-            Ok(StoredEntry { value: value.into(), expires_ms: row.get(1)? })
-        })
-        .optional()
+) -> rusqlite::Result<Option<Entry>> {
+    let select = "SELECT value, expires_ms FROM entry
+                  WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND expires_ms > ?4";
+    cached::first(connection, select, params![tenant.0, kind.name, key, stored(now_ms)], |row| {
+        let (key, value) = (Bytes::copy_from_slice(key), Bytes::from(row.get::<_, Vec<u8>>(0)?));
+        Ok(Entry { key, value, expires_ms: from_stored(row.get(1)?) })
+    })
 }
 
 fn renew(
@@ -270,13 +202,12 @@ fn renew(
     now_ms: u64,
     expires_ms: u64,
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(
-        "UPDATE entry SET expires_ms = max(expires_ms, ?1)
-         WHERE tenant = ?2 AND kind = ?3 AND key = ?4 AND expires_ms > ?5",
-    )?;
+    let renew = "UPDATE entry SET expires_ms = max(expires_ms, ?1)
+                 WHERE tenant = ?2 AND kind = ?3 AND key = ?4 AND expires_ms > ?5";
+    let (expires_ms, now_ms) = (stored(expires_ms), stored(now_ms));
     for key in keys {
-        let (expires_ms, now_ms) = (stored(expires_ms), stored(now_ms));
-        statement.execute(params![expires_ms, tenant.0, kind.name, &key[..], now_ms])?;
+        let values = params![expires_ms, tenant.0, kind.name, &key[..], now_ms];
+        cached::run(connection, renew, values)?;
     }
     Ok(())
 }
@@ -288,38 +219,29 @@ fn delete_if_ended(
     key: &[u8],
     now_ms: u64,
 ) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "DELETE FROM entry WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND expires_ms <= ?4",
-        )?
-        .execute(params![tenant.0, kind.name, key, stored(now_ms)])?;
-    Ok(())
+    let delete =
+        "DELETE FROM entry WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND expires_ms <= ?4";
+    cached::run(connection, delete, params![tenant.0, kind.name, key, stored(now_ms)]).map(drop)
 }
 
 /// Deletes the excess of a kind: expired entries, then the oldest of the tenant with the most.
 fn evict(connection: &Connection, kind: Kind, now_ms: u64) -> rusqlite::Result<()> {
-    let mut total = connection
-        .prepare_cached("SELECT coalesce((SELECT bytes FROM total WHERE kind = ?1), 0)")?;
-    let mut is_above = || {
-        let bytes: i64 = total.query_row([kind.name], |row| row.get(0))?;
-        Ok::<_, rusqlite::Error>(bytes > stored(kind.max_bytes))
-    };
-    if !is_above()? {
+    if !is_above(connection, kind)? {
         return Ok(());
     }
-    connection
-        .prepare_cached("DELETE FROM entry WHERE expires_ms <= ?1 AND kind = ?2")?
-        .execute(params![stored(now_ms), kind.name])?;
-    let mut oldest = connection.prepare_cached(
-        "DELETE FROM entry WHERE id =
+    let ended = "DELETE FROM entry WHERE expires_ms <= ?1 AND kind = ?2";
+    cached::run(connection, ended, params![stored(now_ms), kind.name])?;
+    let oldest = "DELETE FROM entry WHERE id =
          (SELECT id FROM entry WHERE kind = ?1 AND tenant =
           (SELECT tenant FROM weight WHERE kind = ?1 ORDER BY bytes DESC, tenant DESC LIMIT 1)
-          ORDER BY expires_ms, id LIMIT 1)",
-    )?;
-    while is_above()? {
-        if oldest.execute([kind.name])? == 0 {
-            break;
-        }
-    }
+          ORDER BY expires_ms, id LIMIT 1)";
+    while is_above(connection, kind)? && cached::run(connection, oldest, [kind.name])? > 0 {}
     Ok(())
+}
+
+/// Whether a kind has more data than it may have.
+pub(super) fn is_above(connection: &Connection, kind: Kind) -> rusqlite::Result<bool> {
+    let total = "SELECT coalesce((SELECT bytes FROM total WHERE kind = ?1), 0)";
+    let bytes: i64 = cached::value(connection, total, [kind.name])?;
+    Ok(bytes > stored(kind.max_bytes))
 }

@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::cached;
 use super::sync::Dirty;
 use crate::health::Health;
 use crate::{Activity, OpenError, StoreError};
@@ -193,7 +194,7 @@ fn atomically<T>(
 
 /// Runs a statement without parameters and results.
 fn run_cached(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
-    connection.prepare_cached(sql)?.execute([]).map(drop)
+    cached::run(connection, sql, []).map(drop)
 }
 
 fn commit(connection: &Connection) -> Result<(), StoreError> {

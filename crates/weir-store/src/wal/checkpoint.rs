@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::instances::SegmentFile;
 use super::record::{self, Record, Records, Remainder};
@@ -16,8 +16,9 @@ use super::{Position, Session};
 use crate::ledger::RequestId;
 use crate::ledger::rollup::Rollup;
 use crate::ledger::text::from_stored;
-use crate::sqlite::rows;
+use crate::sql::stored;
 use crate::sqlite::totals::{self, DayRows};
+use crate::sqlite::{cached, rows};
 
 /// Maximum bytes of one log per transaction, so that others do not wait long. It exceeds the
 /// largest record.
@@ -135,9 +136,7 @@ pub(crate) fn apply(
     remainder: Remainder,
     is_ended: bool,
 ) -> rusqlite::Result<Applied> {
-    let has_intents: bool = connection
-        .prepare_cached("SELECT EXISTS (SELECT 1 FROM intent)")?
-        .query_row([], |row| row.get(0))?;
+    let has_intents: bool = cached::value(connection, "SELECT EXISTS (SELECT 1 FROM intent)", [])?;
     let mut records = Records::new(bytes, remainder, is_ended);
     let (mut rollup, mut applied) = (Rollup::default(), Applied::default());
     for content in records.by_ref() {
@@ -193,12 +192,10 @@ pub(crate) fn open_requests(files: &[SegmentFile]) -> io::Result<HashMap<Request
 }
 
 fn stored_position(connection: &Connection, instance: [u8; 16]) -> rusqlite::Result<Position> {
-    let found = connection
-        .prepare_cached("SELECT segment, bytes FROM moved WHERE instance = ?1")?
-        .query_row([instance], |row| {
-            Ok(Position { segment: from_stored(row.get(0)?), bytes: from_stored(row.get(1)?) })
-        })
-        .optional()?;
+    let select = "SELECT segment, bytes FROM moved WHERE instance = ?1";
+    let found = cached::first(connection, select, [instance], |row| {
+        Ok(Position { segment: from_stored(row.get(0)?), bytes: from_stored(row.get(1)?) })
+    })?;
     Ok(found.unwrap_or_default())
 }
 
@@ -264,26 +261,18 @@ impl Checkpointer<'_> {
         if from == to {
             return Ok(());
         }
-        let stored = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.connection
-            .prepare_cached("INSERT OR REPLACE INTO moved VALUES (?1, ?2, ?3)")?
-            .execute(params![instance, stored(to.segment), stored(to.bytes)])?;
-        Ok(())
+        let put = "INSERT OR REPLACE INTO moved VALUES (?1, ?2, ?3)";
+        let params = params![instance, stored(to.segment), stored(to.bytes)];
+        cached::run(self.connection, put, params).map(drop)
     }
 
     /// Deletes the checkpoints of logs that are gone.
     fn delete_stale_positions(&self, logs: &[SegmentFile]) -> rusqlite::Result<()> {
-        let instances: Vec<[u8; 16]> = self
-            .connection
-            .prepare_cached("SELECT instance FROM moved")?
-            .query_map([], |row| row.get(0))?
-            .collect::<rusqlite::Result<_>>()?;
-        for instance in instances {
+        let (all, delete) = ("SELECT instance FROM moved", "DELETE FROM moved WHERE instance = ?1");
+        for instance in cached::all::<[u8; 16]>(self.connection, all, [], |row| row.get(0))? {
             let has_log = logs.iter().any(|file| file.instance == instance);
             if !has_log && self.session.instance.is_dead(&instance) {
-                self.connection
-                    .prepare_cached("DELETE FROM moved WHERE instance = ?1")?
-                    .execute([instance])?;
+                cached::run(self.connection, delete, [instance])?;
             }
         }
         Ok(())

@@ -55,11 +55,6 @@ impl Session {
         started.copied().inspect_err(|error| self.log.report(error))
     }
 
-    /// Returns whether requests cannot be recorded.
-    pub(crate) fn is_failing(&self) -> bool {
-        self.log.is_failing()
-    }
-
     /// Syncs the log to disk and waits for it.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.log.sync().map_err(|error| StoreError::Failed(error.to_string()))
@@ -76,16 +71,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether any record is not in the tables.
-    pub(crate) fn is_checkpoint_pending(&self) -> bool {
-        self.log.is_checkpoint_pending()
-    }
-
-    /// Closes the log for writing.
-    pub(crate) fn close(&self) {
-        self.log.close();
     }
 
     /// Returns the finished log files. Delete them after all current commits are on disk.

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::super::super::StoreError;
 use super::scripts::GENERATION;
 use super::{MAX_TRIES, RedisCounters};
-use crate::secret::{self, hex};
+use crate::secret::random_name;
 
 impl RedisCounters {
     /// Reads the generation from Redis, or starts one if there is none.
     pub(crate) async fn refresh_generation(&self) -> Result<Arc<str>, StoreError> {
-        let arguments = json!({ "proposal": random()? });
+        let arguments = json!({ "proposal": random_name()? });
         let reply = self.redis.run(&GENERATION, &self.key, &arguments).await?;
         let token: Arc<str> =
             reply.first().map(|token| token.as_str().into()).ok_or_else(unexpected_reply)?;
@@ -81,11 +81,6 @@ impl RedisCounters {
 /// Returns whether Redis is in another generation than the call assumed.
 pub(super) fn is_stale(reply: &[String]) -> bool {
     reply.first().is_some_and(|word| word == "stale")
-}
-
-/// Creates a unique random text.
-pub(super) fn random() -> Result<String, StoreError> {
-    Ok(hex(&secret::random::<16>()?))
 }
 
 pub(super) fn unexpected_reply() -> StoreError {

@@ -20,8 +20,9 @@ use super::super::super::{Store, StoreError};
 use super::super::reservation::{Owner, read_past};
 use super::lease::{bucket_of, name_of, read_id, scopes};
 use super::scripts::{BEGIN, COVER, FINISH, SEEN};
-use super::{BATCH, RedisCounters, is_stale, ms, random};
+use super::{BATCH, RedisCounters, is_stale, ms};
 use crate::budget::Measure;
+use crate::secret::random_name;
 
 /// Time between checks of a counter that another instance loads.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -54,7 +55,7 @@ impl RedisCounters {
 
     async fn begin(&self, applied: &Applied, now_ms: u64) -> Result<(), StoreError> {
         let _guard = self.loading.lock().await;
-        let (name, token) = (name_of(applied), random()?);
+        let (name, token) = (name_of(applied), random_name()?);
         let first_ms = applied.budget.id.window.span(&self.zone, now_ms).first_ms;
         let until = Instant::now() + self.options.grace + PATIENCE;
         while Instant::now() < until {

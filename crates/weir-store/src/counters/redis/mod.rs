@@ -52,7 +52,7 @@ use super::reservation::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reser
 use crate::budget::counter::Count;
 use crate::budget::hold::{Share, decide};
 use crate::budget::{HoldVerdict, Room};
-use call::{is_stale, random, unexpected_reply};
+use call::{is_stale, unexpected_reply};
 use lease::{Grant, Lease, State, bucket_of, name_of, scopes};
 use load::Uncovered;
 use queue::QueueTurn;
@@ -220,12 +220,8 @@ impl RedisCounters {
     /// used, holds are unknown, but spending is not.
     async fn spent_on_record(&self, wanted: &Reservation) -> Option<NoRoom> {
         let mut all = self.recorded.statuses(&wanted.applied, wanted.begun_ms).await.ok()?;
-        let rooms: Vec<Room> = wanted
-            .applied
-            .iter()
-            .zip(&all)
-            .map(|(applied, status)| room((applied, &Count { held: 0, ..status.count })))
-            .collect();
+        let spent = |status: &BudgetStatus| Room { held: 0, ..status.room() };
+        let rooms: Vec<Room> = all.iter().map(spent).collect();
         match decide(&rooms, &wanted.ask, Share::All) {
             HoldVerdict::Exhausted { index } => Some(NoRoom::Exhausted(all.swap_remove(index))),
             HoldVerdict::Granted { .. } | HoldVerdict::Wait => None,
@@ -274,8 +270,8 @@ impl RedisCounters {
                 self.load_missing(applied, &names, &reply[1..], now_ms).await?;
                 continue;
             }
-            let (counts, _) = self.counts(applied, now_ms, reply.get(1..).unwrap_or_default())?;
-            return Ok(statuses(applied, &counts));
+            let counted = reply.get(1..).unwrap_or_default();
+            return Ok(self.read_statuses(applied, now_ms, counted)?.0);
         }
         Err(StoreError::Busy)
     }
@@ -301,7 +297,8 @@ impl RedisCounters {
                 continue;
             }
             let counted = reply.get(1..).unwrap_or_default();
-            let (counts, rest) = self.counts(&wanted.applied, wanted.begun_ms, counted)?;
+            let (mut statuses, rest) =
+                self.read_statuses(&wanted.applied, wanted.begun_ms, counted)?;
             if word == "held" {
                 if !self.cover(&generation, uncovered(wanted, rest)).await? {
                     continue;
@@ -312,10 +309,9 @@ impl RedisCounters {
                     .leases
                     .insert(wanted.id, self.lease(attempt, output_tokens, grant));
                 unconfirmed.is_pending = false;
-                let statuses = statuses(&wanted.applied, &counts);
                 return Ok(ReserveStep::Done(Ok((output_tokens, statuses))));
             }
-            let rooms: Vec<Room> = wanted.applied.iter().zip(&counts).map(room).collect();
+            let rooms: Vec<Room> = statuses.iter().map(BudgetStatus::room).collect();
             let share = match has_patience {
                 true => Share::among(
                     &rooms,
@@ -327,8 +323,8 @@ impl RedisCounters {
                 HoldVerdict::Granted { output_tokens: less } if may_hold => output_tokens = less,
                 HoldVerdict::Granted { .. } | HoldVerdict::Wait => return Ok(ReserveStep::Wait),
                 HoldVerdict::Exhausted { index } => {
-                    let mut all = statuses(&wanted.applied, &counts);
-                    return Ok(ReserveStep::Done(Err(NoRoom::Exhausted(all.swap_remove(index)))));
+                    let status = statuses.swap_remove(index);
+                    return Ok(ReserveStep::Done(Err(NoRoom::Exhausted(status))));
                 }
             }
         }
@@ -371,24 +367,29 @@ impl RedisCounters {
         })
     }
 
-    /// Parses each budget's count from a reply; also returns the rest of the reply.
-    fn counts<'a>(
+    /// Parses each budget's state from a reply; also returns the rest of the reply.
+    fn read_statuses<'a>(
         &self,
         applied: &[Applied],
         now_ms: u64,
         reply: &'a [String],
-    ) -> Result<(Vec<Count>, &'a [String]), StoreError> {
+    ) -> Result<(Vec<BudgetStatus>, &'a [String]), StoreError> {
         let figures = reply.get(..applied.len() * 3).ok_or_else(unexpected_reply)?;
-        let counts = figures.chunks_exact(3).zip(applied).map(|(figures, applied)| {
+        let statuses = figures.chunks_exact(3).zip(applied).map(|(figures, applied)| {
             let number = |text: &String| text.parse::<u64>().map_err(|_| unexpected_reply());
             let span = applied.budget.id.window.span(&self.zone, now_ms);
             // First bucket with spending; negative if there is none.
             let first: Option<u64> = figures[2].parse().ok();
             let resets_ms = first.zip(span.lifetime_ms).map(|(first, lifetime)| first + lifetime);
             let resets_ms = resets_ms.or(applied.budget.id.window.ends_ms(&span));
-            Ok(Count { spent: number(&figures[0])?, held: number(&figures[1])?, resets_ms })
+            let (spent, held) = (number(&figures[0])?, number(&figures[1])?);
+            Ok(BudgetStatus {
+                budget: Arc::clone(&applied.budget),
+                scope: applied.scope.clone(),
+                count: Count { spent, held, resets_ms },
+            })
         });
-        Ok((counts.collect::<Result<_, StoreError>>()?, &reply[applied.len() * 3..]))
+        Ok((statuses.collect::<Result<_, StoreError>>()?, &reply[applied.len() * 3..]))
     }
 
     fn lease(&self, attempt: &Reserving<'_>, output_tokens: u64, grant: Grant) -> Lease {
@@ -419,24 +420,6 @@ impl RedisCounters {
         }
         Ok(())
     }
-}
-
-fn room((applied, count): (&Applied, &Count)) -> Room {
-    Room {
-        measure: applied.budget.id.measure,
-        limit: applied.budget.limit,
-        spent: count.spent,
-        held: count.held,
-    }
-}
-
-fn statuses(applied: &[Applied], counts: &[Count]) -> Vec<BudgetStatus> {
-    let status = |(applied, count): (&Applied, &Count)| BudgetStatus {
-        budget: Arc::clone(&applied.budget),
-        scope: applied.scope.clone(),
-        count: *count,
-    };
-    applied.iter().zip(counts).map(status).collect()
 }
 
 fn uncovered(wanted: &Reservation, names: &[String]) -> Vec<Uncovered> {

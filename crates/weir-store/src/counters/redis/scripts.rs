@@ -1,22 +1,10 @@
 //! Scripts of the counters, each one atomic step in Redis; `scripts/common.lua` is prepended to
 //! each. Their headers document arguments and replies.
 
-use std::sync::LazyLock;
-
-use redis::Script;
-
-const COMMON: &str = include_str!("scripts/common.lua");
-
-macro_rules! scripts {
-    ($($name:ident = $file:literal;)*) => {
-        $(
-            pub(super) static $name: LazyLock<Script> =
-                LazyLock::new(|| Script::new(&format!("{COMMON}\n{}", include_str!($file))));
-        )*
-    };
-}
+use crate::redis::scripts;
 
 scripts! {
+    "scripts/common.lua";
     GENERATION = "scripts/generation.lua";
     HOLD = "scripts/hold.lua";
     SETTLE = "scripts/settle.lua";
