@@ -18,7 +18,7 @@ use crate::ledger::{
     Intent, RequestEnd, RequestId, RequestQuery, RequestRow, SeriesQuery, SeriesRow, Settlement,
     UsageQuery, UsageRow,
 };
-use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
+use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, Stored, Tenant};
 
 /// Everything that a store does for its users.
 pub trait Backend: Values + Kinds + Conversations + Journal + Reports + Keys + Budgets {}
@@ -42,16 +42,11 @@ pub trait Values: Send + Sync {
 
     /// Waits until all writes survive a power loss, including requests, which go into the store's
     /// own file if it is writable.
-    async fn sync(&self) -> Result<(), StoreError>;
+    async fn sync(&self) -> Stored<()>;
 
     /// Stores all of `entries`, replacing existing values, or none on an error.
-    async fn put(
-        &self,
-        tenant: Tenant,
-        kind: Kind,
-        entries: Vec<Entry>,
-        now_ms: u64,
-    ) -> Result<(), StoreError>;
+    async fn put(&self, tenant: Tenant, kind: Kind, entries: Vec<Entry>, now_ms: u64)
+    -> Stored<()>;
 
     /// Stores those of `entries` whose key has no value, and returns the current value of each key:
     /// the first writer's, over all processes. On an error none is stored.
@@ -61,7 +56,7 @@ pub trait Values: Send + Sync {
         kind: Kind,
         entries: Vec<Entry>,
         now_ms: u64,
-    ) -> Result<Vec<Bytes>, StoreError>;
+    ) -> Stored<Vec<Bytes>>;
 
     /// Returns the values of `keys` in order, `None` for missing and expired ones.
     async fn fetch(
@@ -71,7 +66,7 @@ pub trait Values: Send + Sync {
         keys: Vec<Bytes>,
         now_ms: u64,
         life: Life,
-    ) -> Result<Vec<Option<Bytes>>, StoreError>;
+    ) -> Stored<Vec<Option<Bytes>>>;
 
     /// Reads one value on the caller's thread. Returns `None` if that would block, as it does for
     /// an in-memory store, or for a server unless the kind is [replicated](Self::replicate). The
@@ -85,19 +80,14 @@ pub trait Values: Send + Sync {
 
     /// Deletes expired entries and conversations of all tenants; returns their number. Reads ignore
     /// them anyway.
-    async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError>;
+    async fn delete_expired(&self, now_ms: u64) -> Stored<u64>;
 }
 
 /// Values of all tenants.
 #[async_trait]
 pub trait Kinds: Send + Sync {
     /// Returns all entries of a kind, of all tenants, in key order, but at most `limit`.
-    async fn list(
-        &self,
-        kind: Kind,
-        now_ms: u64,
-        limit: usize,
-    ) -> Result<Vec<(Tenant, Entry)>, StoreError>;
+    async fn list(&self, kind: Kind, now_ms: u64, limit: usize) -> Stored<Vec<(Tenant, Entry)>>;
 }
 
 /// Conversations kept for callers, by tenant and name.
@@ -109,11 +99,11 @@ pub trait Conversations: Send + Sync {
         tenant: Tenant,
         name: &str,
         now_ms: u64,
-    ) -> Result<Option<Conversation>, StoreError>;
+    ) -> Stored<Option<Conversation>>;
 
     /// Returns a number of the latest change of a conversation that was no addition: 0 if none is on
     /// record, and more after each change. A conversation that does not exist may have one.
-    async fn conversation_change(&self, tenant: Tenant, name: &str) -> Result<u64, StoreError>;
+    async fn conversation_change(&self, tenant: Tenant, name: &str) -> Stored<u64>;
 
     /// Returns a page of a tenant's conversations in the order of their names: those after `after`,
     /// at most [`crate::conversations::MAX_PAGE`].
@@ -122,7 +112,7 @@ pub trait Conversations: Send + Sync {
         tenant: Tenant,
         after: &str,
         now_ms: u64,
-    ) -> Result<Vec<ConversationFacts>, StoreError>;
+    ) -> Stored<Vec<ConversationFacts>>;
 
     /// Adds messages at the end of a conversation: all of them next to each other, or none.
     async fn add_to_conversation(
@@ -132,7 +122,7 @@ pub trait Conversations: Send + Sync {
         addition: Addition,
         limits: ConversationLimits,
         now_ms: u64,
-    ) -> Result<Added, StoreError>;
+    ) -> Stored<Added>;
 
     /// Replaces the messages of a conversation, which is created if missing. Additions to the earlier
     /// one are refused from now on.
@@ -143,7 +133,7 @@ pub trait Conversations: Send + Sync {
         messages: Vec<KeptMessage>,
         limits: ConversationLimits,
         now_ms: u64,
-    ) -> Result<ConversationFacts, StoreError>;
+    ) -> Stored<ConversationFacts>;
 
     /// Deletes a conversation; returns whether it existed. Additions that began before are refused from
     /// now on, even if there was nothing to delete. Above `max_bytes`, conversations make room for the
@@ -154,7 +144,7 @@ pub trait Conversations: Send + Sync {
         name: &str,
         max_bytes: u64,
         now_ms: u64,
-    ) -> Result<bool, StoreError>;
+    ) -> Stored<bool>;
 }
 
 /// Request journal: intents before sending, settlements, and daily totals.
@@ -162,57 +152,49 @@ pub trait Conversations: Send + Sync {
 pub trait Journal: Send + Sync {
     /// Records that a request is about to be sent. After this returns, the record survives a kill
     /// of the process, and after [`crate::StoreOptions::sync_interval`] a power loss.
-    async fn open_request(&self, intent: &Intent) -> Result<(), StoreError>;
+    async fn open_request(&self, intent: &Intent) -> Stored<()>;
 
     /// Records the end of a request. Returns `false` if it is known to be settled already: a
     /// request counts once, by its id.
-    async fn settle_request(
-        &self,
-        intent: Arc<Intent>,
-        settlement: Settlement,
-    ) -> Result<bool, StoreError>;
+    async fn settle_request(&self, intent: Arc<Intent>, settlement: Settlement) -> Stored<bool>;
 
     /// Withdraws a request that was not sent after all.
-    async fn release_request(&self, id: RequestId) -> Result<(), StoreError>;
+    async fn release_request(&self, id: RequestId) -> Stored<()>;
 
     /// Returns up to `limit` requests that were open when their process ended, oldest first. They
     /// stay until settled or released.
-    async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError>;
+    async fn orphans(&self, limit: usize) -> Stored<Vec<Intent>>;
 
     /// Returns the state of each request, in order, for any process.
-    async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError>;
+    async fn request_ends(&self, ids: Vec<RequestId>) -> Stored<Vec<RequestEnd>>;
 
     /// Returns totals of ended requests, and open requests.
-    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError>;
+    async fn spent(&self, query: SpentQuery) -> Stored<Spent>;
 
     /// Writes a consistent copy of the whole store to a new file at `path`, usable as a store.
     /// Others may write meanwhile.
-    async fn backup(&self, path: &Path) -> Result<(), StoreError>;
+    async fn backup(&self, path: &Path) -> Stored<()>;
 }
 
 /// Totals and rows of the journal.
 #[async_trait]
 pub trait Reports: Send + Sync {
     /// Returns the typical output size of `model`; `None` if no answer was read to its end.
-    async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError>;
+    async fn learned_output_tokens(&self, model: &str) -> Stored<Option<u64>>;
 
     /// Returns daily totals, at most [`crate::ledger::MAX_ROWS`]: by day, then highest cost first.
-    async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError>;
+    async fn usage(&self, query: UsageQuery) -> Stored<Vec<UsageRow>>;
 
     /// Returns totals of single requests by stretches of time, at most [`crate::ledger::MAX_ROWS`]:
     /// by time, then highest cost first. Goes back as far as single requests are kept.
-    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError>;
+    async fn series(&self, query: SeriesQuery) -> Stored<Vec<SeriesRow>>;
 
     /// Returns single requests, at most [`crate::ledger::MAX_ROWS`], newest first.
-    async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError>;
+    async fn requests(&self, query: RequestQuery) -> Stored<Vec<RequestRow>>;
 
     /// Deletes rows of requests that began before `before_ms`, and totals of days before
     /// `totals_before_ms`; returns the number of rows. Others can write in between.
-    async fn prune_requests(
-        &self,
-        before_ms: u64,
-        totals_before_ms: u64,
-    ) -> Result<u64, StoreError>;
+    async fn prune_requests(&self, before_ms: u64, totals_before_ms: u64) -> Stored<u64>;
 
     /// Returns the cost of a tenant's requests of one route since `from_ms`, in nano-dollars, as
     /// far as they have a price.
@@ -221,7 +203,7 @@ pub trait Reports: Send + Sync {
         tenant: Tenant,
         route: &'static str,
         from_ms: u64,
-    ) -> Result<u64, StoreError>;
+    ) -> Stored<u64>;
 }
 
 /// Virtual keys. [`Store`](crate::Store) creates and rotates them, as it makes their secrets.
@@ -252,10 +234,10 @@ pub trait Budgets: Send + Sync {
     async fn set_budget(&self, budget: Budget, now_ms: u64) -> Result<(), BudgetError>;
 
     /// Removes a budget; returns whether it existed.
-    async fn remove_budget(&self, id: &BudgetId) -> Result<bool, StoreError>;
+    async fn remove_budget(&self, id: &BudgetId) -> Stored<bool>;
 
     /// Returns all budgets in the order of their ids, with the change counter of keys and budgets.
-    async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError>;
+    async fn budgets(&self) -> Stored<(u64, Vec<Budget>)>;
 }
 
 /// Secrets of virtual keys. Only this crate calls these operations.
@@ -281,7 +263,7 @@ pub(crate) trait Secrets: Send + Sync {
     ) -> Result<KeyFacts, KeyError>;
 
     /// Returns the key of a hash, and the change counter at that time.
-    async fn key_by_hash(&self, hash: [u8; 32]) -> Result<(u64, Option<FoundKey>), StoreError>;
+    async fn key_by_hash(&self, hash: [u8; 32]) -> Stored<(u64, Option<FoundKey>)>;
 }
 
 /// Operations that only this crate calls: secrets, caches and the leader lease.
@@ -296,7 +278,7 @@ pub(crate) trait Internal: Backend + Secrets {
 
     /// Takes or renews the lease of the process that counts budgets, if the store is on a server;
     /// [`crate::counters::leader_lock`] locks a file otherwise. Returns whether this process has it.
-    async fn hold_leader_lease(&self) -> Result<bool, StoreError> {
+    async fn hold_leader_lease(&self) -> Stored<bool> {
         Ok(true)
     }
 }

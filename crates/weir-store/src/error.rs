@@ -2,6 +2,9 @@
 
 use crate::secret::NoRandom;
 
+/// Result of a store operation.
+pub type Stored<T> = Result<T, StoreError>;
+
 /// Error of a store operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

@@ -32,7 +32,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use backend::Backend;
-pub use error::{OpenError, StoreError};
+pub use error::{OpenError, StoreError, Stored};
 pub use secret::{Secret, hex};
 pub use state::{Activity, SECRET_BYTES, State, StoreOptions};
 pub use values::{ENTRY_BYTES, Entry, Kind, Life, MAX_KEY_BYTES, Tenant, now_ms};

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::StoreError;
+use super::{StoreError, Stored};
 use crate::Secret;
 
 /// Declares scripts by their files, each with the text of a common one in front.
@@ -62,7 +62,7 @@ impl fmt::Debug for Redis {
 impl Redis {
     /// Creates a client for `url` with the key prefix `prefix`. Connects on first use, and waits at
     /// most `timeout` for an answer.
-    pub fn new(url: &str, prefix: &str, timeout: Duration) -> Result<Self, StoreError> {
+    pub fn new(url: &str, prefix: &str, timeout: Duration) -> Stored<Self> {
         let client = Client::open(url).map_err(|_| {
             let message = "is not a Redis address, such as redis://127.0.0.1:6379";
             StoreError::Failed(message.to_owned())
@@ -79,7 +79,7 @@ impl Redis {
     }
 
     /// The configured Redis, or `None` if `url` is empty.
-    pub fn configured(url: &Secret, key_prefix: &str) -> Result<Option<Self>, StoreError> {
+    pub fn configured(url: &Secret, key_prefix: &str) -> Stored<Option<Self>> {
         match url.expose() {
             "" => Ok(None),
             url => Self::new(url, key_prefix, TIMEOUT).map(Some),
@@ -98,30 +98,20 @@ impl Redis {
 
     /// Writes to the server, also while other calls pause: one that refuses writes may still answer to
     /// reads.
-    pub async fn ping(&self) -> Result<(), StoreError> {
+    pub async fn ping(&self) -> Stored<()> {
         let write = Script::new("redis.call('SET', KEYS[1], '', 'PX', 1000) return {}");
         self.call(&write, &self.key("reached"), &Value::Null).await.map(drop)
     }
 
     /// Runs a script with one key and one JSON argument.
-    pub async fn run(
-        &self,
-        script: &Script,
-        key: &str,
-        argument: &Value,
-    ) -> Result<Vec<String>, StoreError> {
+    pub async fn run(&self, script: &Script, key: &str, argument: &Value) -> Stored<Vec<String>> {
         if self.is_paused() {
             return Err(unreachable());
         }
         self.call(script, key, argument).await
     }
 
-    async fn call(
-        &self,
-        script: &Script,
-        key: &str,
-        argument: &Value,
-    ) -> Result<Vec<String>, StoreError> {
+    async fn call(&self, script: &Script, key: &str, argument: &Value) -> Stored<Vec<String>> {
         let deadline = Instant::now() + self.0.timeout;
         let mut invocation = script.key(key);
         invocation.arg(argument.to_string());

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::future::Future;
 
 use crate::ledger::text::from_stored;
-use crate::{StoreError, Tenant};
+use crate::{Stored, Tenant};
 
 /// Value of a statement or of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,29 +31,29 @@ pub(crate) struct SqlRow(pub Vec<SqlValue<'static>>);
 /// Runs statements, inside a transaction if the operation changes something.
 pub(crate) trait Sql {
     /// Returns the rows of a statement.
-    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, StoreError>;
+    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Stored<Vec<SqlRow>>;
 
     /// Runs a statement; returns the number of changed rows.
-    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<u64, StoreError>;
+    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Stored<u64>;
 
     /// Returns the first row of a statement.
-    fn row(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Option<SqlRow>, StoreError> {
+    fn row(&self, sql: &str, values: &[SqlValue<'_>]) -> Stored<Option<SqlRow>> {
         Ok(self.rows(sql, values)?.into_iter().next())
     }
 
     /// Returns the number of changes to keys and budgets so far.
-    fn changes(&self) -> Result<u64, StoreError>;
+    fn changes(&self) -> Stored<u64>;
 
     /// Counts a change of keys or budgets, and notifies all caches.
-    fn count_change(&self) -> Result<(), StoreError>;
+    fn count_change(&self) -> Stored<()>;
 
     /// Deletes conversations above `max_bytes`: expired ones, then the oldest of the tenant with the most
     /// data. Its marks go last: without one, an exchange could undo a change.
-    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Result<(), StoreError>;
+    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Stored<()>;
 
     /// Deletes expired conversations, then marks that no exchange needs any more: at most `most` of each.
     /// Returns their number.
-    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Result<u64, StoreError>;
+    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Stored<u64>;
 }
 
 /// What a transaction changes. Others that change the same wait.
@@ -80,21 +80,21 @@ pub(crate) enum Reads {
 /// A back end that runs steps on its tables.
 pub(crate) trait Steps: Send + Sync + 'static {
     /// Prepares a deletion of requests: those that have ended are in the tables, and nowhere else.
-    fn prepare_pruning(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn prepare_pruning(&self) -> impl Future<Output = Stored<()>> + Send;
 
     /// Runs `steps` completely or not at all, and returns their result after the commit.
     fn change<T: Send + 'static>(
         &self,
         what: Exclusive,
-        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
-    ) -> impl Future<Output = Result<T, StoreError>> + Send;
+        steps: impl FnOnce(&dyn Sql) -> Stored<T> + Send + 'static,
+    ) -> impl Future<Output = Stored<T>> + Send;
 
     /// Runs read-only `steps`.
     fn select<T: Send + 'static>(
         &self,
         what: Reads,
-        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
-    ) -> impl Future<Output = Result<T, StoreError>> + Send;
+        steps: impl FnOnce(&dyn Sql) -> Stored<T> + Send + 'static,
+    ) -> impl Future<Output = Stored<T>> + Send;
 }
 
 /// Converts a number for storage; larger ones are capped at a value beyond any real time.

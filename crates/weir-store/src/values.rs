@@ -4,7 +4,7 @@ mod rows;
 
 use bytes::Bytes;
 
-use crate::error::StoreError;
+use crate::{StoreError, Stored};
 
 /// Maximum size of a key.
 pub const MAX_KEY_BYTES: usize = 256;
@@ -57,7 +57,7 @@ pub enum Life {
 }
 
 /// Rejects keys and entries above the limits.
-pub(crate) fn check(kind: Kind, entries: &[Entry]) -> Result<(), StoreError> {
+pub(crate) fn check(kind: Kind, entries: &[Entry]) -> Stored<()> {
     for entry in entries {
         let limits = [
             (entry.key.len() as u64, MAX_KEY_BYTES as u64),

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 use crate::budget::scope::EACH;
 use crate::budget::{Budget, Scope, ScopeKind, Scopes};
-use crate::{Store, StoreError};
+use crate::{Store, Stored};
 
 /// A budget that applies to a request, with its concrete scope.
 #[derive(Debug, Clone)]
@@ -80,11 +80,7 @@ impl BudgetCache {
 
     /// Returns the budgets that apply to a request. They reflect the last change, or the change
     /// counter `as_of` if the caller read it when the request came.
-    pub async fn of(
-        &self,
-        scopes: &Scopes<'_>,
-        as_of: Option<u64>,
-    ) -> Result<Vec<Applied>, StoreError> {
+    pub async fn of(&self, scopes: &Scopes<'_>, as_of: Option<u64>) -> Stored<Vec<Applied>> {
         let snapshot = self.cached.read().clone();
         if let Some(snapshot) = snapshot.filter(|snapshot| as_of == Some(snapshot.version)) {
             return Ok(snapshot.of(scopes));
@@ -93,17 +89,17 @@ impl BudgetCache {
     }
 
     /// Whether there is any budget.
-    pub async fn has_any(&self) -> Result<bool, StoreError> {
+    pub async fn has_any(&self) -> Stored<bool> {
         Ok(!self.snapshot().await?.by_kind.is_empty())
     }
 
     /// Whether a model has a budget of its own, or each has one.
-    pub async fn has_models(&self) -> Result<bool, StoreError> {
+    pub async fn has_models(&self) -> Stored<bool> {
         let snapshot = self.snapshot().await?;
         Ok(snapshot.by_kind.iter().any(|(kind, _)| *kind == ScopeKind::Model))
     }
 
-    async fn snapshot(&self) -> Result<Arc<Snapshot>, StoreError> {
+    async fn snapshot(&self) -> Stored<Arc<Snapshot>> {
         if let Some(snapshot) = self.current() {
             return Ok(snapshot);
         }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::{BudgetError, MAX_BUDGETS, parse_row};
-use crate::StoreError;
+use crate::Stored;
 use crate::backend::Budgets;
 use crate::budget::{Budget, BudgetId, ScopeKind};
 use crate::sql::{Exclusive, Reads, Sql, Steps, values};
@@ -38,7 +38,7 @@ impl<B: Steps> Budgets for B {
         self.change(Exclusive::Keys, steps).await?
     }
 
-    async fn remove_budget(&self, id: &BudgetId) -> Result<bool, StoreError> {
+    async fn remove_budget(&self, id: &BudgetId) -> Stored<bool> {
         let id = id.to_string();
         let steps = move |sql: &dyn Sql| {
             let is_removed = sql.execute("DELETE FROM weir_budget WHERE id = $1", values![id])? > 0;
@@ -50,7 +50,7 @@ impl<B: Steps> Budgets for B {
         self.change(Exclusive::Keys, steps).await
     }
 
-    async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError> {
+    async fn budgets(&self) -> Stored<(u64, Vec<Budget>)> {
         let steps = |sql: &dyn Sql| {
             // Read first: a change between the two reads causes another read.
             let count = sql.changes()?;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::backend::Conversations;
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, Steps, values};
-use crate::{ENTRY_BYTES, StoreError, Tenant};
+use crate::{ENTRY_BYTES, StoreError, Stored, Tenant};
 
 /// Columns of a conversation: its ID and its facts.
 const COLUMNS: &str =
@@ -23,7 +23,7 @@ impl<B: Steps> Conversations for B {
         tenant: Tenant,
         name: &str,
         now_ms: u64,
-    ) -> Result<Option<Conversation>, StoreError> {
+    ) -> Stored<Option<Conversation>> {
         let name = name.to_owned();
         let steps = move |sql: &dyn Sql| {
             if find(sql, tenant, &name, now_ms)?.is_none() {
@@ -49,7 +49,7 @@ impl<B: Steps> Conversations for B {
         self.select(Reads::Few, steps).await
     }
 
-    async fn conversation_change(&self, tenant: Tenant, name: &str) -> Result<u64, StoreError> {
+    async fn conversation_change(&self, tenant: Tenant, name: &str) -> Stored<u64> {
         let name = name.to_owned();
         self.select(Reads::Few, move |sql| change(sql, tenant, &name)).await
     }
@@ -59,7 +59,7 @@ impl<B: Steps> Conversations for B {
         tenant: Tenant,
         after: &str,
         now_ms: u64,
-    ) -> Result<Vec<ConversationFacts>, StoreError> {
+    ) -> Stored<Vec<ConversationFacts>> {
         let after = after.to_owned();
         let steps = move |sql: &dyn Sql| {
             let rows = sql.rows(
@@ -82,7 +82,7 @@ impl<B: Steps> Conversations for B {
         addition: Addition,
         limits: ConversationLimits,
         now_ms: u64,
-    ) -> Result<Added, StoreError> {
+    ) -> Stored<Added> {
         let name = name.to_owned();
         let steps = move |sql: &dyn Sql| {
             let found = find(sql, tenant, &name, now_ms)?.map(|(id, _)| id);
@@ -109,7 +109,7 @@ impl<B: Steps> Conversations for B {
         messages: Vec<KeptMessage>,
         limits: ConversationLimits,
         now_ms: u64,
-    ) -> Result<ConversationFacts, StoreError> {
+    ) -> Stored<ConversationFacts> {
         let name = name.to_owned();
         let steps = move |sql: &dyn Sql| {
             let before = find(sql, tenant, &name, now_ms)?;
@@ -132,7 +132,7 @@ impl<B: Steps> Conversations for B {
         name: &str,
         max_bytes: u64,
         now_ms: u64,
-    ) -> Result<bool, StoreError> {
+    ) -> Stored<bool> {
         let name = name.to_owned();
         let steps = move |sql: &dyn Sql| {
             let is_removed = remove(sql, tenant, &name)?;
@@ -145,7 +145,7 @@ impl<B: Steps> Conversations for B {
 }
 
 /// Deletes expired conversations of all tenants; returns their number.
-pub(crate) async fn delete_expired(store: &impl Steps, now_ms: u64) -> Result<u64, StoreError> {
+pub(crate) async fn delete_expired(store: &impl Steps, now_ms: u64) -> Stored<u64> {
     let mut deleted = 0;
     loop {
         let steps = move |sql: &dyn Sql| sql.delete_ended_conversations(now_ms, DELETED_AT_ONCE);
@@ -179,7 +179,7 @@ fn find(
     tenant: Tenant,
     name: &str,
     now_ms: u64,
-) -> Result<Option<(i64, ConversationFacts)>, StoreError> {
+) -> Stored<Option<(i64, ConversationFacts)>> {
     let select = format!(
         "SELECT {COLUMNS} FROM weir_conversation c
          WHERE tenant = $1 AND name = $2 AND expires_ms > $3"
@@ -188,12 +188,7 @@ fn find(
 }
 
 /// Creates an empty conversation, which expires at once unless something is added.
-pub(crate) fn create(
-    sql: &dyn Sql,
-    tenant: Tenant,
-    name: &str,
-    created_ms: u64,
-) -> Result<i64, StoreError> {
+pub(crate) fn create(sql: &dyn Sql, tenant: Tenant, name: &str, created_ms: u64) -> Stored<i64> {
     let insert = "INSERT INTO weir_conversation
                    (tenant, name, created_ms, last_ms, expires_ms, messages, weight_bytes)
                   VALUES ($1, $2, $3, NULL, 0, 0, $4) RETURNING id";
@@ -202,12 +197,7 @@ pub(crate) fn create(
 }
 
 /// Marks a conversation as changed, for exchanges that began before.
-pub(crate) fn mark(
-    sql: &dyn Sql,
-    tenant: Tenant,
-    name: &str,
-    now_ms: u64,
-) -> Result<(), StoreError> {
+pub(crate) fn mark(sql: &dyn Sql, tenant: Tenant, name: &str, now_ms: u64) -> Stored<()> {
     let end_ms = now_ms.max(change(sql, tenant, name)?.saturating_add(1));
     let insert = "INSERT INTO weir_conversation
                    (tenant, name, created_ms, last_ms, expires_ms, messages, weight_bytes)
@@ -218,13 +208,13 @@ pub(crate) fn mark(
 }
 
 /// Returns the number of the latest change of a conversation; 0 if there is no mark.
-fn change(sql: &dyn Sql, tenant: Tenant, name: &str) -> Result<u64, StoreError> {
+fn change(sql: &dyn Sql, tenant: Tenant, name: &str) -> Stored<u64> {
     let select = "SELECT expires_ms FROM weir_conversation WHERE tenant = $1 AND name = $2";
     let row = sql.row(select, values![&tenant.0[..], mark_name(name)])?;
     Ok(row.map_or(0, |row| row.figure(0)))
 }
 
-fn remove(sql: &dyn Sql, tenant: Tenant, name: &str) -> Result<bool, StoreError> {
+fn remove(sql: &dyn Sql, tenant: Tenant, name: &str) -> Stored<bool> {
     let delete = "DELETE FROM weir_conversation WHERE tenant = $1 AND name = $2";
     Ok(sql.execute(delete, values![&tenant.0[..], name])? > 0)
 }
@@ -236,7 +226,7 @@ fn add(
     messages: &[KeptMessage],
     limits: ConversationLimits,
     now_ms: u64,
-) -> Result<(), StoreError> {
+) -> Stored<()> {
     let next = "SELECT coalesce(max(place) + 1, 0) FROM weir_conversation_message
                 WHERE conversation = $1";
     let next = sql.row(next, values![id])?.map_or(0, |row| row.number(0));

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use super::super::files::{beside, make_private};
-use super::super::{Store, StoreError};
+use super::super::{Store, StoreError, Stored};
 
 /// Suffix of the lock file's name, after the store's.
 const SUFFIX: &str = ".budgets";
@@ -31,7 +31,7 @@ impl LeaderLock {
     }
 
     /// Acquires the lock for the life of the process; `false` if another process holds it.
-    pub(crate) async fn acquire(&self) -> Result<bool, StoreError> {
+    pub(crate) async fn acquire(&self) -> Stored<bool> {
         if !self.store.backend.hold_leader_lease().await? {
             return Ok(false);
         }

@@ -11,7 +11,7 @@ use super::{BudgetStatus, Counters};
 use crate::budget::{Budget, Measure, Scopes};
 use crate::budgets::Applied;
 use crate::ledger::{Column, DAY_MS, FAILED, OTHER, UsageQuery, UsageRow};
-use crate::{Store, StoreError};
+use crate::{Store, Stored};
 
 /// Maximum members of a budget whose state is read: those that spent most since its window began.
 pub const MAX_MEMBERS: usize = 100;
@@ -47,7 +47,7 @@ impl Counters {
         store: &Store,
         budgets: Vec<Budget>,
         now_ms: u64,
-    ) -> Result<Vec<Listed>, StoreError> {
+    ) -> Stored<Vec<Listed>> {
         let own = budgets.iter().map(|budget| {
             let scope = budget.id.scope.clone();
             Applied { budget: Arc::new(budget.clone()), scope }
@@ -74,7 +74,7 @@ impl Counters {
         budget: &Arc<Budget>,
         budgets: &[Budget],
         now_ms: u64,
-    ) -> Result<Vec<Applied>, StoreError> {
+    ) -> Stored<Vec<Applied>> {
         let kind = budget.id.scope.kind;
         let Some(column) = Column::named(kind.word()) else { return Ok(Vec::new()) };
         let from_ms = budget.id.window.span(self.zone(), now_ms).first_ms;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::budgets::{Applied, Spent};
 use super::super::ledger::{Intent, RequestEnd, RequestId};
-use super::super::{Store, StoreError};
+use super::super::{Store, StoreError, Stored};
 use super::leader_lock::LeaderLock;
 use super::reservation::{
     Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending, read_past,
@@ -192,7 +192,7 @@ impl Memory {
 
     /// Settles requests of other processes that have ended in the journal, unless that was just
     /// done.
-    pub(super) async fn follow(&self) -> Result<(), StoreError> {
+    pub(super) async fn follow(&self) -> Stored<()> {
         let ids: Vec<RequestId> = {
             let mut state = self.state.lock();
             let is_due = |at: Instant| at.elapsed() >= FOLLOW_INTERVAL;
@@ -274,7 +274,7 @@ impl Memory {
 
     /// Returns whether this process counts. When it begins to, the copies from before are dropped:
     /// the last leader has counted on.
-    async fn lead(&self) -> Result<bool, StoreError> {
+    async fn lead(&self) -> Stored<bool> {
         if !self.leader.acquire().await? {
             self.state.lock().leads = false;
             return Ok(false);
@@ -323,7 +323,7 @@ impl Memory {
         &self,
         applied: &[Applied],
         now_ms: u64,
-    ) -> Result<Vec<BudgetStatus>, StoreError> {
+    ) -> Stored<Vec<BudgetStatus>> {
         let mut is_read = false;
         loop {
             let missing = {
@@ -346,7 +346,7 @@ impl Memory {
     /// under way. Those add themselves when settled, and the journal query leaves them out.
     /// Requests that arrive meanwhile wait for the counter. Requests of other processes that are
     /// open in the journal get a part with what they hold there. So each request counts once.
-    async fn load(&self, missing: &[Applied], now_ms: u64) -> Result<(), StoreError> {
+    async fn load(&self, missing: &[Applied], now_ms: u64) -> Stored<()> {
         let _guard = self.loading.lock().await;
         for applied in missing {
             let key = (applied.budget.id.clone(), applied.scope.clone());

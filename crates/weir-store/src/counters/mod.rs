@@ -18,7 +18,7 @@ use jiff::tz::TimeZone;
 use super::budgets::Applied;
 use super::ledger::RequestId;
 use super::redis::Redis;
-use super::{Store, StoreError};
+use super::{Store, Stored};
 use memory::Memory;
 use redis::RedisCounters;
 
@@ -56,7 +56,7 @@ impl Held {
 
     /// Confirms that the journal has the request as open. Returns whether the hold still exists, so
     /// that the request may be sent.
-    pub async fn opened(&self) -> Result<bool, StoreError> {
+    pub async fn opened(&self) -> Stored<bool> {
         match self.counters.as_ref().map(|counters| &counters.place) {
             Some(Place::Redis(redis)) => redis.opened(self.id).await,
             Some(Place::Memory(_)) | None => Ok(true),
@@ -153,7 +153,7 @@ impl Counters {
     }
 
     /// Settles requests of other processes that have ended in the journal.
-    pub async fn follow(&self) -> Result<(), StoreError> {
+    pub async fn follow(&self) -> Stored<()> {
         match &self.place {
             Place::Memory(memory) => memory.follow().await,
             // Its background task does.
@@ -170,11 +170,7 @@ impl Counters {
     }
 
     /// Returns the state of budgets at `now_ms`.
-    pub async fn statuses(
-        &self,
-        applied: Vec<Applied>,
-        now_ms: u64,
-    ) -> Result<Vec<BudgetStatus>, StoreError> {
+    pub async fn statuses(&self, applied: Vec<Applied>, now_ms: u64) -> Stored<Vec<BudgetStatus>> {
         match &self.place {
             Place::Memory(memory) => memory.statuses(&applied, now_ms).await,
             Place::Redis(redis) => redis.statuses(&applied, now_ms).await,

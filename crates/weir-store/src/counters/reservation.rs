@@ -11,7 +11,7 @@ use crate::budget::counter::Count;
 use crate::budget::{Ask, Budget, Measure, NanoUsd, Room, Scope, Scopes, Span};
 use crate::budgets::{Applied, Spent, SpentQuery};
 use crate::ledger::{Attribution, Caller, Intent, RequestId, sanitise};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, Stored};
 
 /// Maximum number of waiting requests, over all budgets.
 pub const MAX_WAITING: usize = 10_000;
@@ -40,7 +40,7 @@ pub(super) async fn read_past(
     span: &Span,
     zone: &TimeZone,
     open: Vec<RequestId>,
-) -> Result<Spent, StoreError> {
+) -> Stored<Spent> {
     let id = &applied.budget.id;
     let from = |from_ms: u64, wants_open: bool| SpentQuery {
         scope: applied.scope.clone(),

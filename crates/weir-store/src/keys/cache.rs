@@ -7,7 +7,7 @@ use moka::sync::Cache;
 
 use super::VirtualKey;
 use super::secrets::is_secret;
-use crate::{Store, StoreError, Tenant};
+use crate::{Store, Stored, Tenant};
 
 /// Maximum number of cached keys.
 const MAX_CACHED: u64 = 10_000;
@@ -61,7 +61,7 @@ impl KeyCache {
 
     /// Returns the holder of `secret`, valid or not, and the change counter of keys and budgets at
     /// that time; `None` if there is none.
-    pub async fn find(&self, secret: &str) -> Result<Option<(Arc<Holder>, u64)>, StoreError> {
+    pub async fn find(&self, secret: &str) -> Stored<Option<(Arc<Holder>, u64)>> {
         if !is_secret(secret) {
             return Ok(None);
         }

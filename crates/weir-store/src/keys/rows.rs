@@ -6,9 +6,9 @@ use super::{
     DEFAULT_NAME, FoundKey, KeyChange, KeyError, KeyFacts, MAX_KEYS, MAX_PAGE, SecretFacts,
     TeamFacts, VirtualKey, change,
 };
-use crate::StoreError;
 use crate::backend::{Keys, Secrets};
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, Steps, values};
+use crate::{StoreError, Stored};
 
 /// Columns of a key, including its team.
 const COLUMNS: &str = "k.id, k.name, t.organisation, k.team, k.\"user\", k.settings, k.created_ms,
@@ -16,7 +16,7 @@ const COLUMNS: &str = "k.id, k.name, t.organisation, k.team, k.\"user\", k.setti
 const TABLES: &str = "weir_virtual_key k JOIN weir_team t ON t.name = k.team";
 
 /// Result of a change: a refusal is not a store failure. Nothing is changed before it.
-type Outcome<T> = Result<Result<T, KeyError>, StoreError>;
+type Outcome<T> = Stored<Result<T, KeyError>>;
 
 #[async_trait]
 impl<B: Steps> Keys for B {
@@ -145,7 +145,7 @@ impl<B: Steps> Secrets for B {
         self.change(Exclusive::Keys, steps).await?
     }
 
-    async fn key_by_hash(&self, hash: [u8; 32]) -> Result<(u64, Option<FoundKey>), StoreError> {
+    async fn key_by_hash(&self, hash: [u8; 32]) -> Stored<(u64, Option<FoundKey>)> {
         let steps = move |sql: &dyn Sql| {
             // A change may fall between the two statements: then the count is the older one, and the key is
             // read again next time.
@@ -185,12 +185,12 @@ fn changed(sql: &dyn Sql, id: &str) -> Outcome<KeyFacts> {
     Ok(by_id(sql, id)?.ok_or(KeyError::Unknown))
 }
 
-fn by_id(sql: &dyn Sql, id: &str) -> Result<Option<KeyFacts>, StoreError> {
+fn by_id(sql: &dyn Sql, id: &str) -> Stored<Option<KeyFacts>> {
     let rows = sql.rows(&format!("SELECT {COLUMNS} FROM {TABLES} WHERE k.id = $1"), values![id])?;
     Ok(with_secrets(sql, &rows)?.pop())
 }
 
-fn insert_team(sql: &dyn Sql, key: &VirtualKey) -> Result<(), StoreError> {
+fn insert_team(sql: &dyn Sql, key: &VirtualKey) -> Stored<()> {
     let insert = "INSERT INTO weir_organisation VALUES ($1, $2) ON CONFLICT DO NOTHING";
     sql.execute(insert, values![&*key.organisation, key.created_ms])?;
     let insert = "INSERT INTO weir_team VALUES ($1, $2, $3)";
@@ -199,7 +199,7 @@ fn insert_team(sql: &dyn Sql, key: &VirtualKey) -> Result<(), StoreError> {
 }
 
 /// Inserts a key, or replaces the one with its id.
-fn put(sql: &dyn Sql, key: &VirtualKey) -> Result<(), StoreError> {
+fn put(sql: &dyn Sql, key: &VirtualKey) -> Stored<()> {
     let settings = serde_json::to_string(&key.settings)
         .map_err(|error| StoreError::Failed(format!("a key's settings are not JSON: {error}")))?;
     sql.execute(
@@ -221,21 +221,16 @@ fn put(sql: &dyn Sql, key: &VirtualKey) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn insert_secret(
-    sql: &dyn Sql,
-    hash: &[u8; 32],
-    key: &str,
-    secret: &SecretFacts,
-) -> Result<(), StoreError> {
+fn insert_secret(sql: &dyn Sql, hash: &[u8; 32], key: &str, secret: &SecretFacts) -> Stored<()> {
     let insert = "INSERT INTO weir_key_secret VALUES ($1, $2, $3, $4, $5)";
     let values = values![&hash[..], key, &*secret.hint, secret.created_ms, secret.expires_ms];
     sql.execute(insert, values).map(drop)
 }
 
 /// Reads keys from rows in the order of their ids, each with its secrets.
-fn with_secrets(sql: &dyn Sql, rows: &[SqlRow]) -> Result<Vec<KeyFacts>, StoreError> {
+fn with_secrets(sql: &dyn Sql, rows: &[SqlRow]) -> Stored<Vec<KeyFacts>> {
     let facts = |row| Ok(KeyFacts { key: key(row)?, secrets: Vec::new() });
-    let mut found = rows.iter().map(facts).collect::<Result<Vec<KeyFacts>, StoreError>>()?;
+    let mut found = rows.iter().map(facts).collect::<Stored<Vec<KeyFacts>>>()?;
     let (Some(first), Some(last)) = (found.first(), found.last()) else { return Ok(found) };
     let secrets = sql.rows(
         "SELECT key, hint, created_ms, expires_ms FROM weir_key_secret
@@ -256,7 +251,7 @@ fn with_secrets(sql: &dyn Sql, rows: &[SqlRow]) -> Result<Vec<KeyFacts>, StoreEr
     Ok(found)
 }
 
-fn key(row: &SqlRow) -> Result<VirtualKey, StoreError> {
+fn key(row: &SqlRow) -> Stored<VirtualKey> {
     Ok(VirtualKey {
         id: row.text(0),
         name: row.text(1),

@@ -14,14 +14,14 @@ use super::{
 };
 use crate::backend::Reports;
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps, values};
-use crate::{StoreError, Tenant};
+use crate::{Stored, Tenant};
 
 /// Maximum rows deleted per transaction, so that requests do not wait long.
 const DELETED_AT_ONCE: u64 = 200;
 
 #[async_trait]
 impl<B: Steps> Reports for B {
-    async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
+    async fn learned_output_tokens(&self, model: &str) -> Stored<Option<u64>> {
         let model = sanitise(model).into_owned();
         let steps = move |sql: &dyn Sql| {
             let select =
@@ -32,7 +32,7 @@ impl<B: Steps> Reports for B {
         self.select(Reads::Ended, steps).await
     }
 
-    async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
+    async fn usage(&self, query: UsageQuery) -> Stored<Vec<UsageRow>> {
         let conditions = query.conditions();
         let by: Vec<&str> = query.by.iter().map(|column| column.sql()).collect();
         let mut values = conditions.values.clone();
@@ -63,7 +63,7 @@ impl<B: Steps> Reports for B {
         self.select(Reads::Journal, steps).await
     }
 
-    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError> {
+    async fn series(&self, query: SeriesQuery) -> Stored<Vec<SeriesRow>> {
         let steps = move |sql: &dyn Sql| {
             let conditions = query.conditions();
             let rows = sql.rows(&query.sql(&conditions), &conditions.values)?;
@@ -72,7 +72,7 @@ impl<B: Steps> Reports for B {
         self.select(Reads::Journal, steps).await
     }
 
-    async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
+    async fn requests(&self, query: RequestQuery) -> Stored<Vec<RequestRow>> {
         let steps = move |sql: &dyn Sql| {
             let conditions = query.conditions();
             let select = format!(
@@ -86,11 +86,7 @@ impl<B: Steps> Reports for B {
         self.select(Reads::Journal, steps).await
     }
 
-    async fn prune_requests(
-        &self,
-        before_ms: u64,
-        totals_before_ms: u64,
-    ) -> Result<u64, StoreError> {
+    async fn prune_requests(&self, before_ms: u64, totals_before_ms: u64) -> Stored<u64> {
         self.prepare_pruning().await?;
         const KEY: &str = "day, tenant, key, team, organisation, \"user\", model";
         let requests = format!(
@@ -125,7 +121,7 @@ impl<B: Steps> Reports for B {
         tenant: Tenant,
         route: &'static str,
         from_ms: u64,
-    ) -> Result<u64, StoreError> {
+    ) -> Stored<u64> {
         let steps = move |sql: &dyn Sql| {
             let select = format!(
                 "SELECT {} FROM weir_request WHERE id >= $1 AND tenant = $2 AND route = $3",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::StoreError;
+use super::super::Stored;
 use super::super::budgets::spent::{self, Dialect};
 use super::super::budgets::{Spent, SpentQuery};
 use super::super::ledger::codec;
@@ -25,7 +25,7 @@ const MAX_WAIT: Duration = Duration::from_secs(15);
 
 impl Postgres {
     /// Returns totals of ended requests, and open requests.
-    pub(super) async fn spent_since(&self, query: SpentQuery) -> Result<Spent, StoreError> {
+    pub(super) async fn spent_since(&self, query: SpentQuery) -> Stored<Spent> {
         let dialect = Dialect {
             tenant: "encode(tenant, 'hex')",
             label: "substr($1::text, strpos($1::text, '/') + 1)",
@@ -70,7 +70,7 @@ impl Postgres {
     /// caller waits for it, since the state of budgets is known only then. A weir loses the lease
     /// once it counts as dead itself. After another weir has taken it, this one does not resume: its
     /// counters are outdated.
-    pub(super) async fn renew_leader_lease(&self) -> Result<bool, StoreError> {
+    pub(super) async fn renew_leader_lease(&self) -> Stored<bool> {
         let leader = &self.0.shared.leader;
         if leader.is_fresh() {
             return Ok(true);
@@ -88,7 +88,7 @@ impl Postgres {
         outcome
     }
 
-    async fn wait_for_leader_lease(&self, rival: &mut Rival) -> Result<bool, StoreError> {
+    async fn wait_for_leader_lease(&self, rival: &mut Rival) -> Stored<bool> {
         self.begin().await?;
         let give_up_at = Instant::now() + MAX_WAIT;
         loop {
@@ -102,7 +102,7 @@ impl Postgres {
     }
 
     /// Takes the leader lease if it is free; otherwise returns when its holder was last seen.
-    async fn try_leader_lease(&self) -> Result<Option<Sight>, StoreError> {
+    async fn try_leader_lease(&self) -> Stored<Option<Sight>> {
         self.run(move |shared| async move {
             let asked_at = Instant::now();
             let connection = shared.pool.lease().await?;

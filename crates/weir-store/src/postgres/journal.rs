@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::StoreError;
+use super::super::{StoreError, Stored};
 use super::connection::{Connection, ServerFailure, timeout};
 use super::group_write::{self, UsageCache, WriteGroup};
 use super::{Postgres, ServerState, instances, watch};
@@ -21,7 +21,7 @@ const MAX_GROUP: usize = 256;
 pub(super) struct Waiting {
     record: Vec<u8>,
     /// Receives whether it was new.
-    reply: oneshot::Sender<Result<bool, StoreError>>,
+    reply: oneshot::Sender<Stored<bool>>,
 }
 
 /// Senders to the two tasks.
@@ -62,14 +62,14 @@ impl Postgres {
         &self,
         queue: &mpsc::Sender<Waiting>,
         record: Vec<u8>,
-    ) -> Result<bool, StoreError> {
+    ) -> Stored<bool> {
         let (reply, answer) = oneshot::channel();
         queue.send(Waiting { record, reply }).await.map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Marks this weir as alive, now and regularly. Call it before any write in its name.
-    pub(super) async fn begin(&self) -> Result<(), StoreError> {
+    pub(super) async fn begin(&self) -> Stored<()> {
         if self.0.shared.is_registered.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -148,10 +148,7 @@ struct GroupWriter {
 
 impl GroupWriter {
     /// Writes a group as one; returns the outcome of each record. A server error applies to all.
-    async fn write(
-        &mut self,
-        group: &[Waiting],
-    ) -> Result<Vec<Result<bool, StoreError>>, StoreError> {
+    async fn write(&mut self, group: &[Waiting]) -> Stored<Vec<Stored<bool>>> {
         let records: Vec<&[u8]> = group.iter().map(|waiting| &waiting.record[..]).collect();
         match self.write_with_retry(&records).await {
             Ok(outcomes) => Ok(outcomes.into_iter().map(Ok).collect()),

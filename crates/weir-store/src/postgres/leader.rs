@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::StoreError;
+use crate::Stored;
 
 /// Validity of the leader lease without renewal. No other weir takes it within twice that time.
 const LEASE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub(super) struct Rival {
     /// When it was last seen at the first look.
     first_seen_us: i64,
     /// Last outcome of asking for the lease.
-    pub last: Option<(Instant, Result<bool, StoreError>)>,
+    pub last: Option<(Instant, Stored<bool>)>,
 }
 
 /// A look at the holder of the lease, by the server's clock.

@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{OpenError, SECRET_BYTES, StoreError};
+use super::{OpenError, SECRET_BYTES, StoreError, Stored};
 use address::Address;
 use connection::Connection;
 use journal::Queues;
@@ -119,21 +119,18 @@ impl Postgres {
     async fn read<T: Send + 'static, W>(
         &self,
         work: impl FnOnce(Arc<ServerState>) -> W,
-    ) -> Result<T, StoreError>
+    ) -> Stored<T>
     where
-        W: Future<Output = Result<T, StoreError>> + Send + 'static,
+        W: Future<Output = Stored<T>> + Send + 'static,
     {
         let done = self.0.runtime.spawn(work(Arc::clone(&self.0.shared)));
         done.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Runs `work` on the store's thread, to its end even if the caller leaves.
-    async fn run<T: Send + 'static, W>(
-        &self,
-        work: impl FnOnce(Arc<ServerState>) -> W,
-    ) -> Result<T, StoreError>
+    async fn run<T: Send + 'static, W>(&self, work: impl FnOnce(Arc<ServerState>) -> W) -> Stored<T>
     where
-        W: Future<Output = Result<T, StoreError>> + Send + 'static,
+        W: Future<Output = Stored<T>> + Send + 'static,
     {
         let shared = Arc::clone(&self.0.shared);
         let work = work(Arc::clone(&shared));

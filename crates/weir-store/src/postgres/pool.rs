@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use super::super::StoreError;
+use super::super::{StoreError, Stored};
 use super::address::Address;
 use super::connection::{Connection, ServerFailure, timeout};
 use crate::health::Health;
@@ -86,12 +86,12 @@ impl Pool {
     }
 
     /// Leases a connection as soon as one is free.
-    pub(super) async fn lease(&self) -> Result<LeasedConnection<'_>, StoreError> {
+    pub(super) async fn lease(&self) -> Stored<LeasedConnection<'_>> {
         self.lease_with(None).await
     }
 
     /// Leases a connection for long statements; there are fewer of these.
-    pub(super) async fn long_lease(&self) -> Result<LeasedConnection<'_>, StoreError> {
+    pub(super) async fn long_lease(&self) -> Stored<LeasedConnection<'_>> {
         let place = self.long_places.acquire().await.map_err(|_| StoreError::Closed)?;
         self.lease_with(Some(place)).await
     }
@@ -99,7 +99,7 @@ impl Pool {
     async fn lease_with<'a>(
         &'a self,
         long_place: Option<SemaphorePermit<'a>>,
-    ) -> Result<LeasedConnection<'a>, StoreError> {
+    ) -> Stored<LeasedConnection<'a>> {
         let waited = tokio::time::timeout(timeout(&self.health), self.places.acquire()).await;
         let place = waited.map_err(|_| ServerFailure::TimedOut)?.map_err(|_| StoreError::Closed)?;
         let idle = loop {

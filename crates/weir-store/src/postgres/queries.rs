@@ -6,11 +6,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::super::StoreError;
 use super::super::ledger::codec;
 use super::super::ledger::text::from_stored;
 use super::super::ledger::{Intent, RequestEnd, RequestId, Settlement};
 use super::super::wal::record;
+use super::super::{StoreError, Stored};
 use super::Postgres;
 use super::instances::LIFETIME;
 use crate::backend::Journal;
@@ -22,27 +22,23 @@ const CLAIM: &str = "interval '30 seconds'";
 
 #[async_trait]
 impl Journal for Postgres {
-    async fn open_request(&self, intent: &Intent) -> Result<(), StoreError> {
+    async fn open_request(&self, intent: &Intent) -> Stored<()> {
         self.begin().await?;
         self.enqueue(&self.0.shared.queues.intents, record::opened(intent)).await.map(drop)
     }
 
-    async fn settle_request(
-        &self,
-        intent: Arc<Intent>,
-        settlement: Settlement,
-    ) -> Result<bool, StoreError> {
+    async fn settle_request(&self, intent: Arc<Intent>, settlement: Settlement) -> Stored<bool> {
         let record = record::settled(&intent, &settlement);
         self.enqueue(&self.0.shared.queues.endings, record).await
     }
 
-    async fn release_request(&self, id: RequestId) -> Result<(), StoreError> {
+    async fn release_request(&self, id: RequestId) -> Stored<()> {
         self.enqueue(&self.0.shared.queues.intents, record::released(id)).await.map(drop)
     }
 
     /// Claims the requests for this weir alone to settle. Returns none if the server has not seen
     /// this weir for long: it may not have seen others either.
-    async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError> {
+    async fn orphans(&self, limit: usize) -> Stored<Vec<Intent>> {
         self.begin().await?;
         self.run(move |shared| async move {
             let connection = shared.pool.lease().await?;
@@ -73,7 +69,7 @@ impl Journal for Postgres {
         .await
     }
 
-    async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError> {
+    async fn request_ends(&self, ids: Vec<RequestId>) -> Stored<Vec<RequestEnd>> {
         self.read(move |shared| async move {
             let connection = shared.pool.lease().await?;
             let queried: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
@@ -97,11 +93,11 @@ impl Journal for Postgres {
         .await
     }
 
-    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
+    async fn spent(&self, query: SpentQuery) -> Stored<Spent> {
         self.spent_since(query).await
     }
 
-    async fn backup(&self, _path: &Path) -> Result<(), StoreError> {
+    async fn backup(&self, _path: &Path) -> Stored<()> {
         let message = "the store is in PostgreSQL; copy the database with pg_dump";
         Err(StoreError::Failed(message.to_owned()))
     }

@@ -14,9 +14,9 @@ use super::connection::{LONG_TIMEOUT, Param, ServerFailure};
 use super::pool::LeasedConnection;
 use super::watch::VERSION;
 use super::{Postgres, ServerState, schema};
-use crate::StoreError;
 use crate::conversations::{KIND, MARK, marks_end_ms};
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps, values};
+use crate::{StoreError, Stored};
 
 /// Lock of changes to keys and budgets.
 const LOCK_KEYS: &str =
@@ -34,19 +34,12 @@ struct OnServer<'a> {
 }
 
 impl OnServer<'_> {
-    fn wait<T>(
-        &self,
-        answer: impl Future<Output = Result<T, ServerFailure>>,
-    ) -> Result<T, StoreError> {
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, ServerFailure>>) -> Stored<T> {
         Ok(self.runtime.block_on(answer)?)
     }
 
     /// Runs `steps` in a transaction that alone changes `what`.
-    fn change<T>(
-        &self,
-        what: Exclusive,
-        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+    fn change<T>(&self, what: Exclusive, steps: impl FnOnce(&dyn Sql) -> Stored<T>) -> Stored<T> {
         self.wait(self.connection.begin())?;
         match what {
             Exclusive::Keys => drop(self.rows(LOCK_KEYS, &[])?),
@@ -64,7 +57,7 @@ impl OnServer<'_> {
 }
 
 impl Sql for OnServer<'_> {
-    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, StoreError> {
+    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Stored<Vec<SqlRow>> {
         let params: Vec<Param<'_>> = values.iter().map(|value| value as Param<'_>).collect();
         let rows = match self.is_long {
             true => self.wait(self.connection.rows_within(LONG_TIMEOUT, sql, &params)),
@@ -73,19 +66,19 @@ impl Sql for OnServer<'_> {
         Ok(rows?.iter().map(SqlRow::from).collect())
     }
 
-    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<u64, StoreError> {
+    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Stored<u64> {
         let params: Vec<Param<'_>> = values.iter().map(|value| value as Param<'_>).collect();
         self.wait(self.connection.execute(sql, &params))
     }
 
-    fn changes(&self) -> Result<u64, StoreError> {
+    fn changes(&self) -> Stored<u64> {
         let asked_at = Instant::now();
         let count = self.wait(schema::number(&self.connection, VERSION))?.unwrap_or(0);
         self.shared.keys.note(count, asked_at);
         Ok(count)
     }
 
-    fn count_change(&self) -> Result<(), StoreError> {
+    fn count_change(&self) -> Stored<()> {
         let count = self.wait(schema::number(&self.connection, VERSION))?.unwrap_or(0);
         let count = count.wrapping_add(1);
         self.wait(schema::put(&self.connection, VERSION, &count.to_be_bytes()))?;
@@ -94,12 +87,12 @@ impl Sql for OnServer<'_> {
         Ok(())
     }
 
-    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Result<(), StoreError> {
+    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Stored<()> {
         let evict = "SELECT weir_evict_conversations($1, $2, $3)";
         self.rows(evict, values![now_ms, marks_end_ms(now_ms), max_bytes]).map(drop)
     }
 
-    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Result<u64, StoreError> {
+    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Stored<u64> {
         let mut deleted = 0;
         // Marks that must stay may be many, so the search for conversations passes them by.
         let ended =
@@ -116,7 +109,7 @@ impl Sql for OnServer<'_> {
 }
 
 impl Steps for Postgres {
-    async fn prepare_pruning(&self) -> Result<(), StoreError> {
+    async fn prepare_pruning(&self) -> Stored<()> {
         // An intent committed after its caller gave up, and after its end.
         let settled = "DELETE FROM weir_intent i
                        WHERE EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)";
@@ -126,8 +119,8 @@ impl Steps for Postgres {
     async fn change<T: Send + 'static>(
         &self,
         what: Exclusive,
-        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        steps: impl FnOnce(&dyn Sql) -> Stored<T> + Send + 'static,
+    ) -> Stored<T> {
         let work = |shared| on_server(shared, false, move |sql| sql.change(what, steps));
         self.run(work).await
     }
@@ -135,8 +128,8 @@ impl Steps for Postgres {
     async fn select<T: Send + 'static>(
         &self,
         what: Reads,
-        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        steps: impl FnOnce(&dyn Sql) -> Stored<T> + Send + 'static,
+    ) -> Stored<T> {
         let is_long = what == Reads::Journal;
         self.read(move |shared| on_server(shared, is_long, move |sql| steps(sql))).await
     }
@@ -146,8 +139,8 @@ impl Steps for Postgres {
 async fn on_server<T: Send + 'static>(
     shared: Arc<ServerState>,
     is_long: bool,
-    work: impl FnOnce(&OnServer<'_>) -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
+    work: impl FnOnce(&OnServer<'_>) -> Stored<T> + Send + 'static,
+) -> Stored<T> {
     let runtime = Handle::current();
     let done = tokio::task::spawn_blocking(move || {
         let pool = &shared.pool;

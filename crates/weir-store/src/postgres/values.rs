@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::super::values::check;
-use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
+use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, Stored, Tenant};
 use super::columns::Columns;
 use super::connection::Param;
 use super::{Postgres, ServerState, schema};
@@ -53,7 +53,7 @@ impl Values for Postgres {
         Activity { writes, failed_writes, queued, transactions, ..Activity::default() }
     }
 
-    async fn sync(&self) -> Result<(), StoreError> {
+    async fn sync(&self) -> Stored<()> {
         self.run(|shared| async move {
             let connection = shared.pool.lease().await?;
             connection.begin().await?;
@@ -79,7 +79,7 @@ impl Values for Postgres {
         kind: Kind,
         entries: Vec<Entry>,
         now_ms: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Stored<()> {
         check(kind, &entries)?;
         // One statement may write a key only once: the last entry wins.
         let mut last = HashMap::new();
@@ -99,7 +99,7 @@ impl Values for Postgres {
         kind: Kind,
         entries: Vec<Entry>,
         now_ms: u64,
-    ) -> Result<Vec<Bytes>, StoreError> {
+    ) -> Stored<Vec<Bytes>> {
         check(kind, &entries)?;
         if entries.is_empty() {
             return Ok(Vec::new());
@@ -118,14 +118,14 @@ impl Values for Postgres {
         keys: Vec<Bytes>,
         now_ms: u64,
         life: Life,
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+    ) -> Stored<Vec<Option<Bytes>>> {
         let wanted: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
         let found =
             self.read(move |shared| fetch(shared, tenant, kind, wanted, now_ms, life)).await?;
         Ok(keys.iter().map(|key| found.get(&key[..]).cloned()).collect())
     }
 
-    async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
+    async fn delete_expired(&self, now_ms: u64) -> Stored<u64> {
         self.0.shared.replicas.forget_ended(now_ms);
         let of_conversations = conversations::delete_expired(self, now_ms).await?;
         self.run(move |shared| async move {
@@ -160,7 +160,7 @@ async fn write(
     kind: Kind,
     columns: Columns<'static>,
     now_ms: u64,
-) -> Result<Vec<Vec<u8>>, StoreError> {
+) -> Stored<Vec<Vec<u8>>> {
     let connection = shared.pool.lease().await?;
     let (now, most) = (stored(now_ms), stored(kind.max_bytes));
     // One of them returns nothing.
@@ -182,7 +182,7 @@ async fn fetch(
     keys: Vec<Vec<u8>>,
     now_ms: u64,
     life: Life,
-) -> Result<HashMap<Vec<u8>, Bytes>, StoreError> {
+) -> Stored<HashMap<Vec<u8>, Bytes>> {
     let connection = shared.pool.lease().await?;
     let sql = "SELECT key, value, expires_ms FROM weir_entry
                WHERE kind = $1 AND tenant = $2 AND key = ANY ($3) AND expires_ms > $4";

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::StoreError;
+use super::super::{StoreError, Stored};
 use super::connection::{Connection, ServerFailure};
 use super::{Postgres, ServerState, instances, schema};
 use crate::backend::Internal;
@@ -50,7 +50,7 @@ impl Internal for Postgres {
         self.watch();
     }
 
-    async fn hold_leader_lease(&self) -> Result<bool, StoreError> {
+    async fn hold_leader_lease(&self) -> Stored<bool> {
         self.renew_leader_lease().await
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::super::StoreError;
+use super::super::Stored;
 use super::super::redis::{Redis, scripts};
 use super::{Limits, Refused};
 use crate::budget::rate::{Left, TooMany};
@@ -66,7 +66,7 @@ impl RedisRates {
         self: &Arc<Self>,
         name: &str,
         limits: Limits,
-    ) -> Result<Result<(Taken, RedisSlot, Option<Left>), Refused>, StoreError> {
+    ) -> Stored<Result<(Taken, RedisSlot, Option<Left>), Refused>> {
         let taken = Taken { rates: Arc::clone(self), name: name.to_owned() };
         let (rates, owned_name) = (Arc::clone(self), name.to_owned());
         let mut slot = RedisSlot { rates, name: owned_name, id: random_name()?, may_exist: true };
@@ -90,12 +90,7 @@ impl RedisRates {
         })
     }
 
-    async fn call(
-        &self,
-        script: &Script,
-        name: &str,
-        arguments: &Value,
-    ) -> Result<Vec<String>, StoreError> {
+    async fn call(&self, script: &Script, name: &str, arguments: &Value) -> Stored<Vec<String>> {
         self.redis.run(script, &self.redis.key(&format!("rate:{name}")), arguments).await
     }
 
@@ -112,7 +107,7 @@ impl RedisRates {
         }
     }
 
-    async fn renew(&self) -> Result<(), StoreError> {
+    async fn renew(&self) -> Stored<()> {
         let places: Vec<Value> = self
             .places
             .lock()
@@ -130,11 +125,7 @@ impl RedisRates {
 }
 
 impl Taken {
-    pub(super) async fn take(
-        &self,
-        tokens: u64,
-        per_minute: u64,
-    ) -> Result<Result<Left, TooMany>, StoreError> {
+    pub(super) async fn take(&self, tokens: u64, per_minute: u64) -> Stored<Result<Left, TooMany>> {
         let per_minute = bounded(per_minute);
         let arguments = json!({ "amount": bounded(tokens), "per_minute": per_minute });
         let reply = self.rates.call(&TAKE, &self.name, &arguments).await?;

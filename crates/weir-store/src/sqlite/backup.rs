@@ -9,22 +9,18 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::rows;
-use crate::StoreError;
 use crate::files::{beside, private};
 use crate::ledger::RequestId;
 use crate::wal::checkpoint;
 use crate::wal::instances::{Instance, SegmentFile};
+use crate::{StoreError, Stored};
 
 /// Open requests by instance, with their records.
 type Open = Vec<([u8; 16], HashMap<RequestId, Vec<u8>>)>;
 
 /// Writes a snapshot of `connection` to a new file at `path`, readable only by its owner because it
 /// contains the store's secret. The file gets its name only when it is complete.
-pub(super) fn write(
-    connection: &Connection,
-    instance: &Instance,
-    path: &Path,
-) -> Result<(), StoreError> {
+pub(super) fn write(connection: &Connection, instance: &Instance, path: &Path) -> Stored<()> {
     let failed = |error: io::Error| StoreError::Failed(format!("{}: {error}", path.display()));
     if fs::symlink_metadata(path).is_ok() {
         return Err(failed(io::ErrorKind::AlreadyExists.into()));
@@ -53,7 +49,7 @@ fn open_requests(instance: &Instance) -> Open {
 }
 
 /// Adds the open requests, which are in no table, to the copy.
-fn complete(partial: &Path, open: &Open) -> Result<(), StoreError> {
+fn complete(partial: &Path, open: &Open) -> Stored<()> {
     let mut copy = Connection::open(partial)?;
     // No other process uses it yet, and an incomplete copy is removed.
     copy.pragma_update_and_check(None, "journal_mode", "memory", |_| Ok(()))?;
@@ -67,7 +63,7 @@ fn complete(partial: &Path, open: &Open) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn copy(connection: &Connection, partial: &Path) -> Result<(), StoreError> {
+fn copy(connection: &Connection, partial: &Path) -> Stored<()> {
     let failed = |error: io::Error| StoreError::Failed(format!("{}: {error}", partial.display()));
     let file = private().create(true).truncate(true).open(partial).map_err(failed)?;
     let Some(name) = partial.to_str() else {

@@ -10,15 +10,15 @@ use rusqlite::Connection;
 
 use super::log::{checkpoint_all, note_written, settle_directly};
 use super::{Sqlite, backup, lookup, rows, spent};
-use crate::StoreError;
 use crate::backend::Journal;
 use crate::budgets::{Spent, SpentQuery};
 use crate::ledger::{Intent, RequestEnd, RequestId, Settlement};
 use crate::wal::record;
+use crate::{StoreError, Stored};
 
 #[async_trait]
 impl Journal for Sqlite {
-    async fn open_request(&self, intent: &Intent) -> Result<(), StoreError> {
+    async fn open_request(&self, intent: &Intent) -> Stored<()> {
         let session = &self.session;
         session.start().await?;
         let record = record::opened(intent);
@@ -34,11 +34,7 @@ impl Journal for Sqlite {
         Ok(())
     }
 
-    async fn settle_request(
-        &self,
-        intent: Arc<Intent>,
-        settlement: Settlement,
-    ) -> Result<bool, StoreError> {
+    async fn settle_request(&self, intent: Arc<Intent>, settlement: Settlement) -> Stored<bool> {
         let record = record::settled(&intent, &settlement);
         match self.session.log.end(intent.id, &record) {
             Some(written) => {
@@ -50,7 +46,7 @@ impl Journal for Sqlite {
         }
     }
 
-    async fn release_request(&self, id: RequestId) -> Result<(), StoreError> {
+    async fn release_request(&self, id: RequestId) -> Stored<()> {
         match self.session.log.end(id, &record::released(id)) {
             Some(written) => {
                 written?;
@@ -61,13 +57,13 @@ impl Journal for Sqlite {
         }
     }
 
-    async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError> {
+    async fn orphans(&self, limit: usize) -> Stored<Vec<Intent>> {
         checkpoint_all(self).await;
         let session = Arc::clone(&self.session);
         self.read(move |connection| rows::orphans(connection, &session.instance, limit)).await
     }
 
-    async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError> {
+    async fn request_ends(&self, ids: Vec<RequestId>) -> Stored<Vec<RequestEnd>> {
         // Read before ended requests are moved into the tables, so that a request that ends, or
         // whose log is finished, in between is not missed.
         let (session, queried) = (Arc::clone(&self.session), ids.clone());
@@ -80,7 +76,7 @@ impl Journal for Sqlite {
         self.read(end).await
     }
 
-    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
+    async fn spent(&self, query: SpentQuery) -> Stored<Spent> {
         let (session, from_ms) = (Arc::clone(&self.session), query.from_ms);
         let mut in_logs = Vec::new();
         if query.wants_open {
@@ -100,7 +96,7 @@ impl Journal for Sqlite {
         self.read(work).await
     }
 
-    async fn backup(&self, path: &Path) -> Result<(), StoreError> {
+    async fn backup(&self, path: &Path) -> Stored<()> {
         if !self.is_file() {
             return Err(StoreError::Failed("the store is in memory only".to_owned()));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::Sqlite;
-use crate::StoreError;
+use crate::Stored;
 use crate::wal::checkpoint::{self, CheckpointProgress};
 use crate::wal::record::Remainder;
 
@@ -47,7 +47,7 @@ pub(super) async fn checkpoint_all(sqlite: &Sqlite) {
 
 /// Writes the row of a request that was not opened here: an ended process's, one that could not be
 /// recorded, or one that is already settled. After all records are moved, the tables decide.
-pub(super) async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<bool, StoreError> {
+pub(super) async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Stored<bool> {
     let session = Arc::clone(&sqlite.session);
     let settle = move |connection: &Connection| {
         let mut progress = checkpoint::all(connection, &session)?;

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use crate::files::{close_to_others, make_private};
 use crate::sql::stored;
 use crate::wal::Session;
-use crate::{OpenError, SECRET_BYTES, StoreError, StoreOptions};
+use crate::{OpenError, SECRET_BYTES, StoreError, StoreOptions, Stored};
 use change_counter::ChangeCounter;
 use changes::ChangeState;
 use readers::{Readers, connect};
@@ -151,15 +151,15 @@ impl Sqlite {
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    ) -> Stored<T> {
         self.read_steps(move |connection| Ok(work(connection)?)).await
     }
 
     /// As [`Self::read`], for work with errors of its own.
     async fn read_steps<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(&Connection) -> Stored<T> + Send + 'static,
+    ) -> Stored<T> {
         match &self.readers {
             Some(readers) => readers.run(work).await,
             None => self.writer.run_steps(work).await,

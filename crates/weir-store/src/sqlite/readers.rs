@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
-use crate::StoreError;
+use crate::{StoreError, Stored};
 
 /// Timeout for another process's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,8 +44,8 @@ impl Readers {
     /// Runs `work` on a blocking thread, as soon as a connection is free.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(&Connection) -> Stored<T> + Send + 'static,
+    ) -> Stored<T> {
         let _place = self.0.places.acquire().await.map_err(|_| StoreError::Closed)?;
         let readers = Arc::clone(&self.0);
         let read = tokio::task::spawn_blocking(move || {

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params_from_iter};
 use super::change_counter::{ChangeCounter, count_change, version};
 use super::log::checkpoint_all;
 use super::{Sqlite, cached, conversations};
-use crate::StoreError;
+use crate::Stored;
 use crate::sql::{Exclusive, Reads, Sql, SqlRow, SqlValue, Steps};
 
 /// A connection on which steps run.
@@ -18,27 +18,27 @@ pub(super) struct OnConnection<'a> {
 }
 
 impl Sql for OnConnection<'_> {
-    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, StoreError> {
+    fn rows(&self, sql: &str, values: &[SqlValue<'_>]) -> Stored<Vec<SqlRow>> {
         Ok(cached::all(self.connection, &own(sql), params_from_iter(values), cached::sql_row)?)
     }
 
-    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Result<u64, StoreError> {
+    fn execute(&self, sql: &str, values: &[SqlValue<'_>]) -> Stored<u64> {
         Ok(cached::run(self.connection, &own(sql), params_from_iter(values))? as u64)
     }
 
-    fn changes(&self) -> Result<u64, StoreError> {
+    fn changes(&self) -> Stored<u64> {
         Ok(version(self.connection)?)
     }
 
-    fn count_change(&self) -> Result<(), StoreError> {
+    fn count_change(&self) -> Stored<()> {
         Ok(count_change(self.connection, self.counter)?)
     }
 
-    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Result<(), StoreError> {
+    fn evict_conversations(&self, max_bytes: u64, now_ms: u64) -> Stored<()> {
         Ok(conversations::evict(self.connection, max_bytes, now_ms)?)
     }
 
-    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Result<u64, StoreError> {
+    fn delete_ended_conversations(&self, now_ms: u64, most: u64) -> Stored<u64> {
         Ok(conversations::delete_ended(self.connection, now_ms, most)?)
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn own(sql: &str) -> String {
 }
 
 impl Steps for Sqlite {
-    async fn prepare_pruning(&self) -> Result<(), StoreError> {
+    async fn prepare_pruning(&self) -> Stored<()> {
         checkpoint_all(self).await;
         // Data deleted from rows should leave the log as well.
         self.session.log.request_rotation();
@@ -59,8 +59,8 @@ impl Steps for Sqlite {
     async fn change<T: Send + 'static>(
         &self,
         _: Exclusive,
-        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        steps: impl FnOnce(&dyn Sql) -> Stored<T> + Send + 'static,
+    ) -> Stored<T> {
         let changes = Arc::clone(&self.changes);
         let steps = move |connection: &Connection| {
             steps(&OnConnection { connection, counter: &changes.counter })
@@ -71,8 +71,8 @@ impl Steps for Sqlite {
     async fn select<T: Send + 'static>(
         &self,
         what: Reads,
-        steps: impl FnOnce(&dyn Sql) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        steps: impl FnOnce(&dyn Sql) -> Stored<T> + Send + 'static,
+    ) -> Stored<T> {
         if what != Reads::Few {
             checkpoint_all(self).await;
         }

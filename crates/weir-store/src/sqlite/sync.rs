@@ -16,7 +16,7 @@ use super::readers;
 use super::writer::WriterState;
 use crate::files::{beside, sync_folder};
 use crate::wal::Session;
-use crate::{OpenError, StoreError};
+use crate::{OpenError, StoreError, Stored};
 
 /// Pages in the WAL that trigger a checkpoint.
 const CHECKPOINT_PAGES: i64 = 1000;
@@ -96,7 +96,7 @@ pub(super) fn start(
 }
 
 /// Syncs all commits of the store in the file at `path`, and waits for it.
-pub(super) fn sync_now(path: &Path) -> Result<(), StoreError> {
+pub(super) fn sync_now(path: &Path) -> Stored<()> {
     sync_log(path).map_err(|error| StoreError::Failed(error.to_string()))
 }
 
@@ -164,7 +164,7 @@ fn wait(interval: Duration, state: &State) {
     }
 }
 
-fn report(synced: &Result<(), StoreError>, is_failing: &AtomicBool) {
+fn report(synced: &Stored<()>, is_failing: &AtomicBool) {
     match synced {
         Ok(()) if is_failing.swap(false, Ordering::Relaxed) => {
             tracing::info!(target: "weir::store", "the store can be synced to disk again");
@@ -194,7 +194,7 @@ impl FileId {
         Self(None)
     }
 
-    fn check(&self, path: &Path) -> Result<(), StoreError> {
+    fn check(&self, path: &Path) -> Stored<()> {
         if Self::of(path).0 == self.0 {
             return Ok(());
         }
@@ -216,12 +216,12 @@ struct Syncer {
 
 impl Syncer {
     /// Moves recorded requests into the tables. The writer logs failures.
-    fn checkpoint_requests(&self) -> Result<(), StoreError> {
+    fn checkpoint_requests(&self) -> Stored<()> {
         self.session.checkpoint_own(&self.shared)
     }
 
     /// Syncs everything to disk, and then deletes finished logs.
-    fn sync_all(&mut self, must_copy: bool) -> Result<(), StoreError> {
+    fn sync_all(&mut self, must_copy: bool) -> Stored<()> {
         let logged = self.session.sync();
         let connection = connection(&mut self.connection, &self.path)?;
         let finished = self.session.finished_segments(connection)?;
@@ -239,7 +239,7 @@ impl Syncer {
 
     /// Syncs the WAL, and checkpoints it if it has grown or if `must_copy`. After a failed sync the
     /// system may treat unwritten pages as written; a synced copy does not depend on them.
-    fn sync(&mut self, must_copy: bool) -> Result<(), StoreError> {
+    fn sync(&mut self, must_copy: bool) -> Stored<()> {
         let failed = |error: io::Error| StoreError::Failed(error.to_string());
         sync_log(&self.path).map_err(failed)?;
         if !self.is_name_synced {
@@ -292,7 +292,7 @@ impl Log {
     }
 }
 
-fn checkpoint(connection: &Connection, mode: &str) -> Result<Log, StoreError> {
+fn checkpoint(connection: &Connection, mode: &str) -> Stored<Log> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
     let read = |row: &rusqlite::Row<'_>| Ok(Log { pages: row.get(1)?, copied_pages: row.get(2)? });
     Ok(connection.prepare_cached(&sql)?.query_row([], read)?)

@@ -15,7 +15,7 @@ use crate::backend::Values;
 use crate::conversations;
 use crate::ledger::text::from_stored;
 use crate::values::check;
-use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
+use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Stored, Tenant};
 
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
 const DELETED_AT_ONCE: i64 = 1000;
@@ -58,7 +58,7 @@ impl Values for Sqlite {
         }
     }
 
-    async fn sync(&self) -> Result<(), StoreError> {
+    async fn sync(&self) -> Stored<()> {
         checkpoint_all(self).await;
         let (Some(readers), Some(_)) = (&self.readers, &self.dirty) else { return Ok(()) };
         let (path, session) = (readers.path().to_owned(), Arc::clone(&self.session));
@@ -75,7 +75,7 @@ impl Values for Sqlite {
         kind: Kind,
         entries: Vec<Entry>,
         now_ms: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Stored<()> {
         check(kind, &entries)?;
         let work = move |connection: &Connection| {
             for entry in &entries {
@@ -92,7 +92,7 @@ impl Values for Sqlite {
         kind: Kind,
         entries: Vec<Entry>,
         now_ms: u64,
-    ) -> Result<Vec<Bytes>, StoreError> {
+    ) -> Stored<Vec<Bytes>> {
         check(kind, &entries)?;
         let work = move |connection: &Connection| {
             let mut current = Vec::with_capacity(entries.len());
@@ -115,7 +115,7 @@ impl Values for Sqlite {
         keys: Vec<Bytes>,
         now_ms: u64,
         life: Life,
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+    ) -> Stored<Vec<Option<Bytes>>> {
         let keys = Arc::new(keys);
         let wanted = Arc::clone(&keys);
         let work = move |connection: &Connection| {
@@ -137,7 +137,7 @@ impl Values for Sqlite {
         Ok(found.into_iter().map(|found| found.map(|found| found.value)).collect())
     }
 
-    async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
+    async fn delete_expired(&self, now_ms: u64) -> Stored<u64> {
         let mut deleted = 0;
         loop {
             let work = move |connection: &Connection| {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::cached;
 use super::sync::Dirty;
 use crate::health::Health;
-use crate::{Activity, OpenError, StoreError};
+use crate::{Activity, OpenError, StoreError, Stored};
 
 /// How long the thread waits for another process's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,9 +25,9 @@ const MAX_GROUP: usize = 128;
 
 /// A piece of work: receives the connection, or the error. It answers its caller only after it
 /// learns whether the transaction was committed.
-type Work = Box<dyn FnOnce(Result<&Connection, StoreError>) -> IntentJson + Send>;
+type Work = Box<dyn FnOnce(Stored<&Connection>) -> IntentJson + Send>;
 /// Answers the caller, given the transaction's outcome.
-type IntentJson = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+type IntentJson = Box<dyn FnOnce(Stored<()>) + Send>;
 
 /// Handle on the thread, which ends with the last handle.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl WriterState {
     pub(crate) fn run_blocking<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    ) -> Stored<T> {
         let connection = self.connection();
         let begun = begin_within(&connection, self.busy_timeout()).map_err(StoreError::from);
         if begun.is_err() {
@@ -74,7 +74,7 @@ impl WriterState {
         &self,
         connection: MutexGuard<'_, Connection>,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    ) -> Stored<T> {
         let done = work(&connection).map_err(StoreError::from);
         if let Err(error) = &done {
             drop(without_transaction(connection));
@@ -152,19 +152,19 @@ impl Writer {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    ) -> Stored<T> {
         self.run_steps(move |connection| Ok(work(connection)?)).await
     }
 
     /// As [`Self::run`], for work with errors of its own.
     pub(crate) async fn run_steps<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(&Connection) -> Stored<T> + Send + 'static,
+    ) -> Stored<T> {
         let (answer, answered) = oneshot::channel();
         let work: Work = Box::new(move |connection| {
             let done = connection.and_then(|connection| atomically(connection, work));
-            Box::new(move |committed: Result<(), StoreError>| {
+            Box::new(move |committed: Stored<()>| {
                 // The caller may have left.
                 let _ = answer.send(done.and_then(|done| committed.map(|()| done)));
             })
@@ -178,8 +178,8 @@ impl Writer {
 /// Undoes the effects of `work` if it fails halfway.
 fn atomically<T>(
     connection: &Connection,
-    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
+    work: impl FnOnce(&Connection) -> Stored<T>,
+) -> Stored<T> {
     run_cached(connection, "SAVEPOINT work")?;
     let done = work(connection);
     // Some failures, such as a full disk, end the whole transaction.
@@ -197,7 +197,7 @@ fn run_cached(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     cached::run(connection, sql, []).map(drop)
 }
 
-fn commit(connection: &Connection) -> Result<(), StoreError> {
+fn commit(connection: &Connection) -> Stored<()> {
     run_cached(connection, "COMMIT").map_err(|error| {
         // If rollback fails, there is nothing left to roll back.
         let _ = run_cached(connection, "ROLLBACK");
@@ -232,7 +232,7 @@ fn transaction(
     first: Work,
     waiting: &mut mpsc::Receiver<Work>,
     replies: &mut Vec<IntentJson>,
-) -> Result<(), StoreError> {
+) -> Stored<()> {
     if let Err(error) = begin_within(connection, timeout) {
         let error = StoreError::from(error);
         replies.push(first(Err(error.clone())));
@@ -274,7 +274,7 @@ mod tests {
         Writer::start(connection, None).expect("a thread")
     }
 
-    async fn add(writer: &Writer, bytes: usize) -> Result<i64, StoreError> {
+    async fn add(writer: &Writer, bytes: usize) -> Stored<i64> {
         writer
             .run(move |connection| {
                 connection.execute("INSERT INTO kept VALUES (zeroblob(?1))", [bytes as i64])?;

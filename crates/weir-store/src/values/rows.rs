@@ -5,16 +5,11 @@ use bytes::Bytes;
 
 use crate::backend::Kinds;
 use crate::sql::{Reads, Sql, SqlRow, Steps, values};
-use crate::{Entry, Kind, StoreError, Tenant};
+use crate::{Entry, Kind, Stored, Tenant};
 
 #[async_trait]
 impl<B: Steps> Kinds for B {
-    async fn list(
-        &self,
-        kind: Kind,
-        now_ms: u64,
-        limit: usize,
-    ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
+    async fn list(&self, kind: Kind, now_ms: u64, limit: usize) -> Stored<Vec<(Tenant, Entry)>> {
         let steps = move |sql: &dyn Sql| {
             let select = "SELECT tenant, key, value, expires_ms FROM weir_entry
                           WHERE kind = $1 AND expires_ms > $2 ORDER BY key, tenant LIMIT $3";

@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 
 use crate::files::{beside, create_folder};
 use crate::secret::{hex, random};
-use crate::{OpenError, StoreError};
+use crate::{OpenError, StoreError, Stored};
 
 /// Extension of lock files.
 const LOCK_EXTENSION: &str = "lock";
@@ -62,7 +62,7 @@ impl Instance {
     }
 
     /// Locks this instance's file, which marks it as alive. Call it before any write in its name.
-    pub(crate) async fn lock_file(&self) -> Result<(), StoreError> {
+    pub(crate) async fn lock_file(&self) -> Stored<()> {
         let lock = || async {
             let Some(folder) = self.folder.clone() else { return Ok(None) };
             let name = file_name(&self.id);

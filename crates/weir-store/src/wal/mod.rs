@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::files::{create_private, sync_folder};
 use crate::health::Health;
 use crate::ledger::RequestId;
-use crate::{Activity, StoreError};
+use crate::{Activity, StoreError, Stored};
 use instances::{SegmentFile, segment_path};
 use segment::{ClosedSegment, Segment, Tail, is_unlinked};
 pub(crate) use session::Session;
@@ -122,7 +122,7 @@ impl RequestLog {
     }
 
     /// Writes the record that opens a request.
-    pub(crate) fn open(&self, id: RequestId, record: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn open(&self, id: RequestId, record: &[u8]) -> Stored<()> {
         if self.is_lost.load(Ordering::Relaxed) {
             return Err(removed_error());
         }
@@ -141,7 +141,7 @@ impl RequestLog {
     }
 
     /// Writes the record that ends a request; `None` if it is not open here.
-    pub(crate) fn end(&self, id: RequestId, record: &[u8]) -> Option<Result<(), StoreError>> {
+    pub(crate) fn end(&self, id: RequestId, record: &[u8]) -> Option<Stored<()>> {
         let mut inner = self.inner.lock();
         if !inner.open.contains(&id) {
             return None;
@@ -159,7 +159,7 @@ impl RequestLog {
         Some(written)
     }
 
-    fn write(&self, inner: &mut LogState, record: &[u8], max_bytes: u64) -> Result<(), StoreError> {
+    fn write(&self, inner: &mut LogState, record: &[u8], max_bytes: u64) -> Stored<()> {
         let written_bytes = match &inner.tail {
             Tail::Closed => return Err(StoreError::Closed),
             Tail::Memory { bytes, .. } => bytes.len() as u64,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use crate::StoreError;
+use crate::{StoreError, Stored};
 
 /// Place that records are appended to.
 #[derive(Default)]
@@ -42,7 +42,7 @@ pub(super) struct ClosedSegment {
 
 impl Tail {
     /// Appends a record completely or not at all.
-    pub(super) fn append(&mut self, record: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn append(&mut self, record: &[u8]) -> Stored<()> {
         match self {
             Self::Closed => Err(StoreError::Closed),
             Self::Memory { bytes, .. } => {

@@ -13,7 +13,7 @@ use super::checkpoint;
 use super::instances::Instance;
 use crate::sqlite::totals::DayRows;
 use crate::sqlite::writer::WriterState;
-use crate::{OpenError, StoreError, StoreOptions};
+use crate::{OpenError, StoreError, StoreOptions, Stored};
 
 /// Journal state shared by all handles on one store.
 pub(crate) struct Session {
@@ -41,7 +41,7 @@ impl Session {
     }
 
     /// Creates the lock and the log that requests need.
-    pub(crate) async fn start(self: &Arc<Self>) -> Result<(), StoreError> {
+    pub(crate) async fn start(self: &Arc<Self>) -> Stored<()> {
         let start = || async {
             self.instance.lock_file().await?;
             let own = Arc::clone(self);
@@ -56,12 +56,12 @@ impl Session {
     }
 
     /// Syncs the log to disk and waits for it.
-    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+    pub(crate) fn sync(&self) -> Stored<()> {
         self.log.sync().map_err(|error| StoreError::Failed(error.to_string()))
     }
 
     /// Moves this process's records into the tables.
-    pub(crate) fn checkpoint_own(&self, writer: &WriterState) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint_own(&self, writer: &WriterState) -> Stored<()> {
         self.log.rotate_if_due();
         while self.log.is_checkpoint_pending() {
             let progress = writer.run_blocking(|connection| checkpoint::own(connection, self))?;
@@ -74,10 +74,7 @@ impl Session {
     }
 
     /// Returns the finished log files. Delete them after all current commits are on disk.
-    pub(crate) fn finished_segments(
-        &self,
-        connection: &Connection,
-    ) -> Result<Vec<PathBuf>, StoreError> {
+    pub(crate) fn finished_segments(&self, connection: &Connection) -> Stored<Vec<PathBuf>> {
         if !self.has_finished.swap(false, Ordering::Relaxed) {
             return Ok(Vec::new());
         }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use redis::Script;
 use serde_json::{Value, json};
 
-use super::super::super::StoreError;
+use super::super::super::{StoreError, Stored};
 use super::scripts::GENERATION;
 use super::{MAX_TRIES, RedisCounters};
 use crate::secret::random_name;
 
 impl RedisCounters {
     /// Reads the generation from Redis, or starts one if there is none.
-    pub(crate) async fn refresh_generation(&self) -> Result<Arc<str>, StoreError> {
+    pub(crate) async fn refresh_generation(&self) -> Stored<Arc<str>> {
         let arguments = json!({ "proposal": random_name()? });
         let reply = self.redis.run(&GENERATION, &self.key, &arguments).await?;
         let token: Arc<str> =
@@ -36,7 +36,7 @@ impl RedisCounters {
         &self,
         script: &Script,
         arguments: impl Fn(&str) -> Value,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Stored<Vec<String>> {
         Ok(self.call_with_generation(script, arguments).await?.1)
     }
 
@@ -44,7 +44,7 @@ impl RedisCounters {
         &self,
         script: &Script,
         arguments: impl Fn(&str) -> Value,
-    ) -> Result<(Arc<str>, Vec<String>), StoreError> {
+    ) -> Stored<(Arc<str>, Vec<String>)> {
         for _ in 0..MAX_TRIES {
             let generation = self.generation().await?;
             let reply = self.call_in(&generation, script, &arguments).await?;
@@ -62,14 +62,14 @@ impl RedisCounters {
         generation: &str,
         script: &Script,
         arguments: impl Fn(&str) -> Value,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Stored<Vec<String>> {
         let mut arguments = arguments(generation);
         arguments["generation"] = Value::from(generation);
         self.redis.run(script, &self.key, &arguments).await
     }
 
     /// Returns the generation known to this instance.
-    pub(crate) async fn generation(&self) -> Result<Arc<str>, StoreError> {
+    pub(crate) async fn generation(&self) -> Stored<Arc<str>> {
         let known = self.state.lock().generation.clone();
         match known {
             Some(known) => Ok(known),

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::super::budgets::{Applied, Spent};
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
-use super::super::super::{Store, StoreError};
+use super::super::super::{Store, StoreError, Stored};
 use super::super::reservation::{Owner, read_past};
 use super::lease::{bucket_of, name_of, read_id, scopes};
 use super::scripts::{BEGIN, COVER, FINISH, SEEN};
@@ -43,17 +43,13 @@ pub(crate) struct Uncovered {
 impl RedisCounters {
     /// Loads the counter of `applied`, or waits until another has. Continues if its caller leaves,
     /// since others wait for it.
-    pub(crate) async fn load(
-        self: &Arc<Self>,
-        applied: &Applied,
-        now_ms: u64,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn load(self: &Arc<Self>, applied: &Applied, now_ms: u64) -> Stored<()> {
         let (own, applied) = (Arc::clone(self), applied.clone());
         let task = tokio::spawn(async move { own.begin(&applied, now_ms).await });
         task.await.map_err(|_| StoreError::Closed)?
     }
 
-    async fn begin(&self, applied: &Applied, now_ms: u64) -> Result<(), StoreError> {
+    async fn begin(&self, applied: &Applied, now_ms: u64) -> Stored<()> {
         let _guard = self.loading.lock().await;
         let (name, token) = (name_of(applied), random_name()?);
         let first_ms = applied.budget.id.window.span(&self.zone, now_ms).first_ms;
@@ -95,13 +91,7 @@ impl RedisCounters {
     }
 
     /// Fills a new counter from the journal; `false` if another loader has taken over.
-    async fn fill(
-        &self,
-        applied: &Applied,
-        now_ms: u64,
-        name: &str,
-        token: &str,
-    ) -> Result<bool, StoreError> {
+    async fn fill(&self, applied: &Applied, now_ms: u64, name: &str, token: &str) -> Stored<bool> {
         for _ in 0..MAX_ROUNDS {
             let seen = self.call(&SEEN, |_| json!({ "key": name, "token": token })).await?;
             if seen.first().is_none_or(|word| word != "seen") {
@@ -137,11 +127,7 @@ impl RedisCounters {
     }
 
     /// Adds parts without a hold to counters; `false` if the generation of the calls has ended.
-    pub(crate) async fn cover(
-        &self,
-        generation: &str,
-        uncovered: Vec<Uncovered>,
-    ) -> Result<bool, StoreError> {
+    pub(crate) async fn cover(&self, generation: &str, uncovered: Vec<Uncovered>) -> Stored<bool> {
         let part = |one: &Uncovered| {
             let bucket = bucket_of(&one.name, &self.zone, one.begun_ms)?;
             Some(json!({
@@ -170,7 +156,7 @@ async fn journal_state(
     zone: &jiff::tz::TimeZone,
     now_ms: u64,
     open: Vec<RequestId>,
-) -> Result<(Vec<Value>, Vec<Value>), StoreError> {
+) -> Stored<(Vec<Value>, Vec<Value>)> {
     let id = &applied.budget.id;
     let span = id.window.span(zone, now_ms);
     let Spent { ended, open } = read_past(store, applied, &span, zone, open).await?;

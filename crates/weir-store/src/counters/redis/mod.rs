@@ -46,7 +46,7 @@ use tokio::time::{Instant, timeout};
 use super::super::budgets::Applied;
 use super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::redis::Redis;
-use super::super::{Store, StoreError};
+use super::super::{Store, StoreError, Stored};
 use super::memory::Memory;
 use super::reservation::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::Count;
@@ -173,7 +173,7 @@ impl RedisCounters {
     /// After Redis was emptied, no counter loads within the grace, and each loads the journal's
     /// open requests. So a request recorded within the grace after its hold is in every counter. A
     /// later one may be sent only if Redis has not been emptied since, which costs a round trip.
-    pub(super) async fn opened(&self, id: RequestId) -> Result<bool, StoreError> {
+    pub(super) async fn opened(&self, id: RequestId) -> Stored<bool> {
         let grant = match self.state.lock().leases.get_mut(&id) {
             Some(lease) => {
                 lease.written = Some(Instant::now());
@@ -259,7 +259,7 @@ impl RedisCounters {
         self: &Arc<Self>,
         applied: &[Applied],
         now_ms: u64,
-    ) -> Result<Vec<BudgetStatus>, StoreError> {
+    ) -> Stored<Vec<BudgetStatus>> {
         let names: Vec<String> = applied.iter().map(name_of).collect();
         let parts: Vec<Value> =
             applied.iter().zip(&names).map(|(one, name)| self.part(one, name, now_ms, 1)).collect();
@@ -336,7 +336,7 @@ impl RedisCounters {
         attempt: &Reserving<'_>,
         output_tokens: u64,
         may_hold: bool,
-    ) -> Result<(Arc<str>, Vec<String>), StoreError> {
+    ) -> Stored<(Arc<str>, Vec<String>)> {
         let wanted = attempt.wanted;
         let parts = wanted.applied.iter().zip(&attempt.names).map(|(applied, name)| {
             let amount = wanted.ask.amount(applied.budget.id.measure, output_tokens);
@@ -373,7 +373,7 @@ impl RedisCounters {
         applied: &[Applied],
         now_ms: u64,
         reply: &'a [String],
-    ) -> Result<(Vec<BudgetStatus>, &'a [String]), StoreError> {
+    ) -> Stored<(Vec<BudgetStatus>, &'a [String])> {
         let figures = reply.get(..applied.len() * 3).ok_or_else(unexpected_reply)?;
         let statuses = figures.chunks_exact(3).zip(applied).map(|(figures, applied)| {
             let number = |text: &String| text.parse::<u64>().map_err(|_| unexpected_reply());
@@ -389,7 +389,7 @@ impl RedisCounters {
                 count: Count { spent, held, resets_ms },
             })
         });
-        Ok((statuses.collect::<Result<_, StoreError>>()?, &reply[applied.len() * 3..]))
+        Ok((statuses.collect::<Stored<_>>()?, &reply[applied.len() * 3..]))
     }
 
     fn lease(&self, attempt: &Reserving<'_>, output_tokens: u64, grant: Grant) -> Lease {
@@ -412,7 +412,7 @@ impl RedisCounters {
         names: &[String],
         missing: &[String],
         now_ms: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Stored<()> {
         for (applied, name) in applied.iter().zip(names) {
             if missing.contains(name) {
                 self.load(applied, now_ms).await?;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::super::super::StoreError;
 use super::super::super::ledger::{RequestEnd, RequestId};
+use super::super::super::{StoreError, Stored};
 use super::super::Spending;
 use super::lease::{Lease, read_id};
 use super::load::Uncovered;
@@ -43,7 +43,7 @@ pub(super) async fn run(
 
 impl RedisCounters {
     /// Sends pending settlements.
-    async fn flush(&self) -> Result<(), StoreError> {
+    async fn flush(&self) -> Stored<()> {
         let ids: Vec<RequestId> = self.state.lock().ended.keys().copied().collect();
         for id in ids {
             self.finish(id).await?;
@@ -51,7 +51,7 @@ impl RedisCounters {
         Ok(())
     }
 
-    async fn tick(&self, is_due: bool) -> Result<(), StoreError> {
+    async fn tick(&self, is_due: bool) -> Stored<()> {
         self.refresh_generation().await?;
         if is_due {
             self.renew().await?;
@@ -61,7 +61,7 @@ impl RedisCounters {
     }
 
     /// Registers the requests under way that the generation does not know.
-    pub(crate) async fn register_unknown(&self) -> Result<(), StoreError> {
+    pub(crate) async fn register_unknown(&self) -> Stored<()> {
         let _guard = self.registering.lock().await;
         let (generation, unknown) = {
             let state = self.state.lock();
@@ -84,7 +84,7 @@ impl RedisCounters {
         &self,
         generation: &Arc<str>,
         leases: &[(RequestId, &Lease, i64)],
-    ) -> Result<(), StoreError> {
+    ) -> Stored<()> {
         let batch: Vec<Value> = leases
             .iter()
             .map(|(id, lease, written_ago_ms)| lease.json(*id, *written_ago_ms))
@@ -124,7 +124,7 @@ impl RedisCounters {
     }
 
     /// Renews the leases of all requests under way. Registers those that Redis has lost.
-    async fn renew(&self) -> Result<(), StoreError> {
+    async fn renew(&self) -> Stored<()> {
         let ids: Vec<RequestId> = {
             let state = self.state.lock();
             let known = state.leases.iter().filter(|(_, lease)| lease.known_in.is_some());
@@ -149,11 +149,7 @@ impl RedisCounters {
     }
 
     /// Returns whether Redis is still in this generation and knows this live request.
-    pub(crate) async fn is_held(
-        &self,
-        id: RequestId,
-        generation: &str,
-    ) -> Result<bool, StoreError> {
+    pub(crate) async fn is_held(&self, id: RequestId, generation: &str) -> Stored<bool> {
         let arguments =
             |_: &str| json!({ "lease_ms": ms(self.options.lease), "ids": [id.to_string()] });
         let reply = self.call_in(generation, &RENEW, arguments).await?;
@@ -182,7 +178,7 @@ impl RedisCounters {
 
     /// Ends requests with expired leases according to the journal: by its row; left open if the
     /// journal has it open; released if the journal does not know it.
-    async fn sweep(&self) -> Result<(), StoreError> {
+    async fn sweep(&self) -> Stored<()> {
         let again_ms = ms(self.options.lease / 3).max(1);
         let arguments = |_: &str| json!({ "again_ms": again_ms, "most": BATCH });
         let reply = self.call(&SWEEP, arguments).await?;

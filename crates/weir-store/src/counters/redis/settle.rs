@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::super::super::StoreError;
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
+use super::super::super::{StoreError, Stored};
 use super::super::Spending;
 use super::lease::{EndedLease, scopes};
 use super::scripts::SETTLE;
@@ -11,7 +11,7 @@ use super::{MAX_TRIES, RedisCounters};
 
 impl RedisCounters {
     /// Settles an ended request; keeps it for later if that fails. A repeated call has no effect.
-    pub(crate) async fn finish(&self, id: RequestId) -> Result<(), StoreError> {
+    pub(crate) async fn finish(&self, id: RequestId) -> Stored<()> {
         for _ in 0..MAX_TRIES {
             let generation = self.generation().await?;
             let is_known = |ended: &EndedLease| ended.lease.known_in.as_ref() == Some(&generation);
@@ -62,7 +62,7 @@ impl RedisCounters {
         id: RequestId,
         spending: Spending,
         is_ended: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Stored<()> {
         let arguments = json!({
             "id": id.to_string(),
             "is_known": true,
