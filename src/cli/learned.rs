@@ -95,14 +95,15 @@ fn source(row: &LimitsRow) -> &'static str {
     if row.raised_ms.is_some() {
         return "a longer prompt that was accepted after a refusal";
     }
-    if row.is_told { "stated in a refusal" } else { "stepping down after a refusal" }
+    if row.limits.is_reported { "stated in a refusal" } else { "stepping down after a refusal" }
 }
 
 fn limits_line(row: &Stored<LimitsRow>) -> Vec<String> {
-    let parts = [(row.value.window_tokens, "window"), (row.value.max_input_tokens, "input")];
+    let limits = row.value.limits;
+    let parts = [(limits.window_tokens, "window"), (limits.max_input_tokens, "input")];
     let shown = parts.iter().filter_map(|(tokens, what)| Some(format!("{what} {}", (*tokens)?)));
     let mut value = shown.collect::<Vec<_>>().join(", ");
-    if row.value.counts_output {
+    if limits.counts_output {
         value += " (output counted in)";
     }
     [

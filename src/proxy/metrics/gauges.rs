@@ -183,8 +183,8 @@ pub(super) async fn learned(registry: &mut Registry, store: &Store) {
     for row in limits {
         let Some(place) = place(&row) else { continue };
         let own = all.entry(place).or_default();
-        own.window_tokens = least(own.window_tokens, row.value.window_tokens);
-        own.max_input_tokens = least(own.max_input_tokens, row.value.max_input_tokens);
+        own.window_tokens = least(own.window_tokens, row.value.limits.window_tokens);
+        own.max_input_tokens = least(own.max_input_tokens, row.value.limits.max_input_tokens);
     }
     for row in ratios {
         let Some(place) = place(&row) else { continue };

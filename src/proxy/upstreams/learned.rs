@@ -60,12 +60,8 @@ pub struct Learned {
 /// Limits as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsRow {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_input_tokens: Option<u64>,
-    pub counts_output: bool,
-    pub is_told: bool,
+    #[serde(flatten)]
+    pub limits: LearnedLimits,
     /// Time of the upstream's last refusal.
     pub learned_ms: u64,
     /// Time at which it accepted more than it had refused before, if it did.
@@ -78,24 +74,7 @@ pub struct LimitsRow {
 
 impl LimitsRow {
     fn new(limits: LearnedLimits, configured: Configured, learned_ms: u64) -> Self {
-        Self {
-            window_tokens: limits.window_tokens,
-            max_input_tokens: limits.max_input_tokens,
-            counts_output: limits.counts_output,
-            is_told: limits.is_reported,
-            learned_ms,
-            raised_ms: None,
-            configured: Some(configured),
-        }
-    }
-
-    fn limits(&self) -> LearnedLimits {
-        LearnedLimits {
-            window_tokens: self.window_tokens,
-            max_input_tokens: self.max_input_tokens,
-            counts_output: self.counts_output,
-            is_reported: self.is_told,
-        }
+        Self { limits, learned_ms, raised_ms: None, configured: Some(configured) }
     }
 }
 
@@ -118,9 +97,10 @@ impl Lesson for LimitsRow {
             (Some(one), Some(other)) => one.abs_diff(other) <= one / NEAR_SHARE,
             (one, other) => one == other,
         };
-        is_near(self.window_tokens, other.window_tokens)
-            && is_near(self.max_input_tokens, other.max_input_tokens)
-            && self.counts_output == other.counts_output
+        let (own, other) = (&self.limits, &other.limits);
+        is_near(own.window_tokens, other.window_tokens)
+            && is_near(own.max_input_tokens, other.max_input_tokens)
+            && own.counts_output == other.counts_output
     }
 }
 
@@ -165,8 +145,7 @@ impl Learned {
 
     /// Returns the learned limits of `model` under this configuration, for requests of `tenant`.
     pub fn limits(&self, tenant: Tenant, model: &str, configured: Configured) -> LearnedLimits {
-        let row = self.row(tenant, model, configured);
-        row.map_or_else(LearnedLimits::default, |row| row.limits())
+        self.row(tenant, model, configured).map(|row| row.limits).unwrap_or_default()
     }
 
     fn row(&self, tenant: Tenant, model: &str, configured: Configured) -> Option<LimitsRow> {
@@ -196,7 +175,7 @@ impl Learned {
     ) -> Option<(LearnedLimits, u64)> {
         let row = self.row(tenant, model, configured)?;
         compact::learned::may_probe(row.learned_ms, now_ms())
-            .then_some((row.limits(), row.learned_ms))
+            .then_some((row.limits, row.learned_ms))
     }
 
     /// Claims the one probe of `model` under these learned limits, across all processes.
@@ -495,13 +474,14 @@ pub fn rows_json(limits: &[Stored<LimitsRow>], ratios: &[Stored<RatioRow>]) -> V
 }
 
 fn limits_json(row: &Stored<LimitsRow>) -> Value {
+    let limits = row.value.limits;
     json!({
         "upstream": row.upstream,
         "model": row.model,
-        "window_tokens": row.value.window_tokens,
-        "max_input_tokens": row.value.max_input_tokens,
-        "counts_output": row.value.counts_output,
-        "source": match (row.value.raised_ms, row.value.is_told) {
+        "window_tokens": limits.window_tokens,
+        "max_input_tokens": limits.max_input_tokens,
+        "counts_output": limits.counts_output,
+        "source": match (row.value.raised_ms, limits.is_reported) {
             (Some(_), _) => "raised",
             (None, true) => "told",
             (None, false) => "stepped",

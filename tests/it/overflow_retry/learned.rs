@@ -99,8 +99,8 @@ async fn what_was_learned_ends() {
     limit_tokens(&before(&upstream, &store, |_| {}).await, "a", 20).await;
     let rows = limits_rows(&store, 10).await.expect("readable");
     let [row] = rows.as_slice() else { panic!("one model: {rows:?}") };
-    assert_eq!((row.model.as_str(), row.value.window_tokens), ("gpt-4o", Some(WINDOW)));
-    assert!(row.value.is_told && row.upstream.contains(&upstream.addr.to_string()));
+    assert_eq!((row.model.as_str(), row.value.limits.window_tokens), ("gpt-4o", Some(WINDOW)));
+    assert!(row.value.limits.is_reported && row.upstream.contains(&upstream.addr.to_string()));
     let lifetime_ms = row.expires_ms - row.value.learned_ms;
     assert!(lifetime_ms.abs_diff(24 * 60 * 60 * 1000) < 60_000, "{lifetime_ms}");
     // An expired value has no effect.
@@ -275,7 +275,7 @@ async fn a_larger_upstream_is_found_out_step_by_step_without_a_refusal() {
 async fn learned_tokens(store: &Store) -> u64 {
     let rows = limits_rows(store, 10).await.expect("readable");
     let [row] = rows.as_slice() else { panic!("one model: {rows:?}") };
-    let told = [row.value.window_tokens, row.value.max_input_tokens];
+    let told = [row.value.limits.window_tokens, row.value.limits.max_input_tokens];
     told.into_iter().flatten().min().expect("a limit")
 }
 

@@ -1,6 +1,8 @@
 //! Lessons from refusals: the model's actual limit at its upstream, and the limits for planning the
 //! same request again. Independent of where either is stored.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Configured, Limits};
 use crate::wire::overflow::Overflow;
 
@@ -21,17 +23,20 @@ pub const MAX_RESENDS: usize = 3;
 pub const PROBE_INTERVAL_MS: u64 = 60 * 60 * 1000;
 
 /// Learned limits of a model at an upstream, by weir's count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LearnedLimits {
     /// Input and output together.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub window_tokens: Option<u64>,
     /// Maximum input.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_input_tokens: Option<u64>,
     /// Whether the upstream refuses a request whose output limit does not fit in addition to its
     /// input.
     pub counts_output: bool,
     /// Whether the upstream reported the number. Otherwise the true limit may be higher than this,
     /// which stepping down found.
+    #[serde(rename = "is_told")]
     pub is_reported: bool,
 }
 
