@@ -9,6 +9,7 @@ use serde::de::IgnoredAny;
 
 use crate::config::words::worded;
 use crate::proxy::upstreams::headers::is_event_stream;
+use weir_engine::wire::chat::AnswerContent;
 use weir_engine::wire::sse::Splitter;
 use weir_store::ledger::RequestId;
 
@@ -93,21 +94,9 @@ struct AnswerChoice {
 
 #[derive(Deserialize)]
 struct Said {
-    content: Option<Content>,
+    content: Option<AnswerContent>,
     tool_calls: Option<Vec<IgnoredAny>>,
     function_call: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Deserialize)]
-struct Part {
-    text: Option<String>,
 }
 
 impl Collector {
@@ -216,15 +205,7 @@ impl Collector {
             let Some(said) = choice.delta else { continue };
             self.has_calls |= said.function_call.is_some()
                 || said.tool_calls.is_some_and(|calls| !calls.is_empty());
-            match said.content {
-                None => {}
-                Some(Content::Text(text)) => self.text.push_str(&text),
-                Some(Content::Parts(parts)) => {
-                    parts.into_iter().filter_map(|part| part.text).for_each(|text| {
-                        self.text.push_str(&text);
-                    });
-                }
-            }
+            self.text.extend(said.content.and_then(AnswerContent::text));
         }
         if self.text.len() > self.max_text_bytes {
             self.problem = Some(NotKept::TooLarge);

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use serde::Deserialize;
+
 use super::allowance::output_limit;
 use super::beginning::Begun;
 use super::body::model as read_model;
@@ -28,6 +30,35 @@ const MEMBERS: [&str; 12] = [
     "n",
     "documents",
 ];
+
+/// Content of an answer: a text, or parts as Mistral's reasoning models have them: the thoughts are parts
+/// of their own.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum AnswerContent {
+    /// A text.
+    Text(String),
+    /// Parts; not all have a text.
+    Parts(Vec<ContentPart>),
+}
+
+/// One part of an answer's content.
+#[derive(Deserialize)]
+pub struct ContentPart {
+    text: Option<String>,
+}
+
+impl AnswerContent {
+    /// Returns the text; `None` if no part has one.
+    pub fn text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Parts(parts) => {
+                parts.into_iter().filter_map(|part| part.text).reduce(|a, b| a + &b)
+            }
+        }
+    }
+}
 
 /// Reads a body in one validating pass, from where `begun` ends.
 pub(super) fn read<'a>(
@@ -189,10 +220,7 @@ pub(super) fn without_thinking(raw: &str) -> String {
 
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
-    let mut raw = String::from(r#"{"role":"user","content":""#);
-    json::escape_into(text, &mut raw);
-    raw.push_str(r#""}"#);
-    raw
+    format!(r#"{{"role":"user","content":{}}}"#, json::quoted(text))
 }
 
 fn read_role(raw: Option<&str>) -> Result<Role, FieldError> {

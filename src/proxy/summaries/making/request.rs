@@ -2,8 +2,10 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
+
+use weir_engine::wire::chat::AnswerContent;
+use weir_engine::wire::json as wire_json;
 
 /// Output limit of a request, by the name that most servers know.
 const MAX_TOKENS: &str = "max_tokens";
@@ -59,23 +61,9 @@ pub(super) fn separate(model: &str, instruction: &str, data: &str, output: &Outp
     body
 }
 
-/// Members kept from a request whose conversation is summarised in place: all that precede the
-/// messages in the prompt, so that the provider reads them from its cache.
-#[derive(Deserialize)]
-struct Sent<'a> {
-    #[serde(borrow)]
-    messages: &'a RawValue,
-    #[serde(borrow)]
-    tools: Option<&'a RawValue>,
-    #[serde(borrow)]
-    functions: Option<&'a RawValue>,
-    #[serde(borrow)]
-    prompt_cache_key: Option<&'a RawValue>,
-    #[serde(borrow)]
-    user: Option<&'a RawValue>,
-    #[serde(borrow)]
-    safety_identifier: Option<&'a RawValue>,
-}
+/// Members kept from a request whose conversation is summarised in place, with the messages: all that precede
+/// those in the prompt, so that the provider reads them from its cache.
+const KEPT: [&str; 5] = ["tools", "functions", "prompt_cache_key", "user", "safety_identifier"];
 
 /// Appends the instruction as one more message to a request as it was sent; `None` if that is not
 /// possible.
@@ -85,33 +73,29 @@ pub(super) fn appended(
     instruction: &str,
     output: &Output,
 ) -> Option<String> {
-    let sent: Sent<'_> = serde_json::from_str(sent).ok()?;
-    let messages = sent.messages.get().trim_end().strip_suffix(']')?.trim_end();
+    let members = wire_json::members(sent)?;
+    let count = |name| members.iter().filter(|(own, _)| own == name).count();
+    if KEPT.iter().any(|name| count(name) > 1) || count(&"messages") > 1 {
+        return None;
+    }
+    let member = |name: &str| {
+        let found = members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
+        found.filter(|raw| *raw != "null")
+    };
+    let messages = member("messages")?.trim_end().strip_suffix(']')?.trim_end();
     if messages == "[" {
         return None;
     }
     let message = json!({ "role": "user", "content": instruction });
     let mut body = format!("{{\"model\":{},\"messages\":{messages},{message}]", json!(model));
-    let mut put = |name: &str, raw: &str| {
-        body.push_str(&format!(",\"{name}\":{raw}"));
-    };
-    let members = [
-        ("tools", sent.tools),
-        ("functions", sent.functions),
-        ("prompt_cache_key", sent.prompt_cache_key),
-        ("user", sent.user),
-        ("safety_identifier", sent.safety_identifier),
-    ];
-    for (name, raw) in members {
-        if let Some(raw) = raw {
-            put(name, raw.get());
+    let mut put = |name: &str, raw: &str| body.push_str(&format!(",\"{name}\":{raw}"));
+    for (name, raw) in KEPT.iter().filter_map(|name| Some((name, member(name)?))) {
+        put(name, raw);
+    }
+    for (name, choice) in [("tools", "tool_choice"), ("functions", "function_call")] {
+        if member(name).is_some() {
+            put(choice, "\"none\"");
         }
-    }
-    if sent.tools.is_some() {
-        put("tool_choice", "\"none\"");
-    }
-    if sent.functions.is_some() {
-        put("function_call", "\"none\"");
     }
     body.push('}');
     output.put(&mut body);
@@ -135,31 +119,6 @@ struct SummaryMessage {
     content: Option<AnswerContent>,
     refusal: Option<String>,
     tool_calls: Option<Vec<IgnoredAny>>,
-}
-
-/// A text, or parts as Mistral's reasoning models have them: the thoughts are parts of their own.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum AnswerContent {
-    Text(String),
-    Parts(Vec<ContentPart>),
-}
-
-#[derive(Deserialize)]
-struct ContentPart {
-    text: Option<String>,
-}
-
-impl AnswerContent {
-    /// Returns the text; `None` if no part has one.
-    fn text(self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(text),
-            Self::Parts(parts) => {
-                parts.into_iter().filter_map(|part| part.text).reduce(|a, b| a + &b)
-            }
-        }
-    }
 }
 
 /// Text of an answer.
