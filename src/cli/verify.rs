@@ -146,9 +146,10 @@ fn sent_for(args: &VerifyArgs, request: &Path, sent: &Path) -> Result<ReceiptOut
     let mut outcomes = Vec::new();
     for body in &bodies {
         let received = messages(body, protocol, request)?;
-        let made = Receipt::with_unknown_lines(protocol, &received, &sent_messages);
-        let checked = check(&made.receipt, protocol, &received);
-        outcomes.push(outcome(args, sent, checked, made.unknown_lines, made.receipt.added));
+        let (receipt, unknown_lines) =
+            Receipt::with_unknown_lines(protocol, &received, &sent_messages);
+        let checked = check(&receipt, protocol, &received);
+        outcomes.push(outcome(args, sent, checked, unknown_lines, receipt.added));
     }
     let problems = |own: &ReceiptOutcome| own.checked.problems.len() + own.added.len();
     outcomes.into_iter().min_by_key(problems).ok_or_else(|| "nothing was received".to_owned())

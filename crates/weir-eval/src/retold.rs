@@ -3,9 +3,9 @@
 
 use super::conversation::Message;
 use super::transcripts::quoted;
+use weir_engine::wire::Protocol;
 use weir_engine::wire::json;
 use weir_engine::wire::message::{self, Call, Content, Part};
-use weir_engine::wire::{Protocol, Role};
 
 /// Reads the messages of a request body of `protocol`.
 ///
@@ -31,20 +31,9 @@ pub(crate) fn retold(protocol: Protocol, raw: &str) -> Option<String> {
     protocol.read_message(raw).ok().map(|message| chat(&message))
 }
 
-/// Returns the name of a role in chat completions.
-pub(crate) fn role_word(role: Role) -> &'static str {
-    match role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-        Role::Other => "other",
-    }
-}
-
 /// Returns the JSON text of a message as chat completions have it.
 fn chat(message: &message::Message<'_>) -> String {
-    let role = role_word(message.role);
+    let role = message.role.word();
     let mut text = format!(r#"{{"role":"{role}","content":{}"#, content(message));
     if let Some(answers) = message.answers {
         text.push_str(&format!(r#","tool_call_id":{answers}"#));
@@ -125,6 +114,7 @@ fn call(call: &Call<'_>) -> String {
 mod tests {
     use super::super::conversation::Conversation;
     use super::*;
+    use weir_engine::wire::Role;
 
     const RESPONSES: &str = r#"{"model":"gpt-5","instructions":"Be brief.","input":[
         {"role":"user","content":[{"type":"input_text","text":"Fix \"a\"."}]},

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::conversation::{Conversation, Message};
-use super::retold::role_word;
 use super::sent::SentPiece;
 use super::{Budget, Named, Sender};
 use weir_engine::wire::{Protocol, json};
@@ -61,7 +60,7 @@ fn write_message(
         (SentPiece::Other(_), Some(index)) => format!("#{index}, changed"),
         (SentPiece::Other(_), None) => "new".to_owned(),
     };
-    let role = role_word(message.role);
+    let role = message.role.word();
     let _ = writeln!(text, "---- {place}: {role}, {} tokens", message.fact.tokens);
     if !message.content.is_empty() {
         let _ = writeln!(text, "{}", message.content);

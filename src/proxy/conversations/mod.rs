@@ -221,10 +221,7 @@ fn composed(body: &str, kept: &[Bytes]) -> Option<Bytes> {
 
 /// Returns the message that is kept of an answer.
 fn answer_message(text: &str) -> Bytes {
-    let mut raw = String::from(r#"{"role":"assistant","content":""#);
-    json::escape_into(text, &mut raw);
-    raw.push_str(r#""}"#);
-    raw.into()
+    format!(r#"{{"role":"assistant","content":{}}}"#, json::quoted(text)).into()
 }
 
 impl Exchange {

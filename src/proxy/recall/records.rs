@@ -66,7 +66,7 @@ impl Recalled {
 /// Calls of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answered {
-    pub calls: Vec<Kept>,
+    pub calls: Vec<Call>,
     /// Room of each result; `None` if the result says that there are no more recalls.
     pub room_bytes: Option<usize>,
 }
@@ -78,36 +78,29 @@ pub(super) struct Mixed {
     pub others: Vec<String>,
 }
 
-/// Call of the tool, as the model wrote it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
-    id: String,
-    arguments: String,
-    raw: String,
-    before: Option<String>,
-}
-
 impl Answered {
     pub(super) fn of(round: &Round, room_bytes: Option<usize>) -> Self {
         // An item of Responses that follows reasoning is refused by its ID without it.
         let has_reasoning = has(&round.assistant, "\"reasoning\"");
         let mut reasoning = has_reasoning.then(|| reasoning(round)).flatten().unwrap_or_default();
         let kept = |call: &Call| {
-            let Call { id, arguments, mut raw, before } = call.clone();
-            match reasoning.remove(&id) {
-                Some(own) => raw = own + &raw,
-                None if has_reasoning && round.next == Next::Recall => raw = without_id(raw),
+            let mut call = call.clone();
+            match reasoning.remove(&call.id) {
+                Some(own) => call.raw = own + &call.raw,
+                None if has_reasoning && round.next == Next::Recall => {
+                    call.raw = without_id(call.raw);
+                }
                 // The client's answer has the reasoning, if it was kept there.
                 None => {}
             }
-            Kept { id, arguments, raw, before }
+            call
         };
         Self { calls: round.calls.iter().map(kept).collect(), room_bytes }
     }
 
     /// Returns the results of the calls, of the same conversation the same ones.
     pub(super) fn texts(&self, lookup: &Lookup<'_>) -> Vec<String> {
-        let text = |call: &Kept| match self.room_bytes {
+        let text = |call: &Call| match self.room_bytes {
             Some(room_bytes) => lookup.answer(&call.arguments, room_bytes),
             None => NO_MORE.to_owned(),
         };
@@ -120,7 +113,7 @@ impl Answered {
             Some(room_bytes) => room_bytes.clamp(LEAST_ANSWER_BYTES, MAX_ANSWER_BYTES),
             None => NO_MORE.len(),
         };
-        let bytes = |call: &Kept| {
+        let bytes = |call: &Call| {
             let before = call.before.as_ref().map_or(0, String::len);
             ENTRY_BYTES
                 + call.id.len()
@@ -182,13 +175,6 @@ fn reasoning(round: &Round) -> Option<HashMap<String, String>> {
         }
     }
     (round.next == Next::Recall && before.is_empty()).then_some(found)
-}
-
-impl Kept {
-    fn call(&self) -> Call {
-        let Self { id, arguments, raw, before } = self.clone();
-        Call { id, arguments, raw, before }
-    }
 }
 
 /// Record at hand, with the results once they were made.
@@ -419,7 +405,7 @@ fn with_record(
     // Nothing before the answer changes. If the client has left its calls out, there is no place for the
     // others.
     let mixed = mixed.as_ref().zip(texts.last()).and_then(|(mixed, texts)| {
-        let mut calls: Vec<Call> = mixed.answered.calls.iter().map(Kept::call).collect();
+        let mut calls = mixed.answered.calls.clone();
         if protocol == Protocol::Responses && !has(answer, "\"reasoning\"") {
             calls.iter_mut().for_each(|call| call.raw = without_id(std::mem::take(&mut call.raw)));
         }
@@ -451,7 +437,7 @@ mod tests {
         let text = "level ".repeat(20_000);
         let raw = format!(r#"{{"role":"user","content":"{text}"}}"#);
         let lookup = Lookup { protocol: Protocol::Chat, messages: &[&raw], tool: "recall" };
-        let call = |nth: usize| Kept {
+        let call = |nth: usize| Call {
             id: format!("r{nth}"),
             arguments: r#"{"messages":[0]}"#.to_owned(),
             raw: String::new(),
@@ -479,7 +465,7 @@ mod tests {
                 let raw = format!(
                     r#"{{"id":"{id}","type":"function","function":{{"name":"recall","arguments":"{{}}"}}}}"#
                 );
-                Kept { id, arguments: "{}".to_owned(), raw, before: None }
+                Call { id, arguments: "{}".to_owned(), raw, before: None }
             };
             let answered = Answered { calls: (0..16).map(call).collect(), room_bytes: Some(0) };
             let recalled = Recalled { rounds: vec![answered], mixed: None };

@@ -243,20 +243,15 @@ impl Records {
 
     /// Parses a value; an unreadable one counts as the extract.
     fn read_status(&self, value: &[u8]) -> Status {
-        match value {
-            [FORM, EXTRACT] => Status::Extract,
-            [FORM, SUMMARY, rest @ ..] => read_summary(rest).map_or_else(
-                || {
-                    LookupCounts::count(&self.found.failures);
-                    Status::Extract
-                },
-                Status::Summary,
-            ),
-            _ => {
-                LookupCounts::count(&self.found.failures);
-                Status::Extract
-            }
-        }
+        let status = match value {
+            [FORM, EXTRACT] => Some(Status::Extract),
+            [FORM, SUMMARY, rest @ ..] => read_summary(rest).map(Status::Summary),
+            _ => None,
+        };
+        status.unwrap_or_else(|| {
+            LookupCounts::count(&self.found.failures);
+            Status::Extract
+        })
     }
 }
 

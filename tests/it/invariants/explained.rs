@@ -2,8 +2,9 @@
 //! plan, its rows are the sent messages, and its numbers add up.
 
 use weir::proxy::{ErrorKind, Question};
+use weir_engine::compact::Fate;
 use weir_engine::compact::reasons::Reason;
-use weir_engine::compact::report::{FateName, Report, Section};
+use weir_engine::compact::report::{Report, Section};
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
@@ -92,7 +93,7 @@ fn adds_up(report: &Report) -> Result<(), String> {
         return Err("the notes' section is not the notes".to_owned());
     }
     for row in &report.messages {
-        let by_compaction = row.fate != FateName::Kept;
+        let by_compaction = row.fate != Fate::Kept;
         let on_arrival = matches!(row.why.reason, Reason::Oversized | Reason::Unpaired);
         let by_compaction = by_compaction && !on_arrival;
         if by_compaction != row.why.compaction.is_some()
@@ -114,16 +115,16 @@ fn rows_are_sent(received: &str, sent: &str, report: &Report) -> Result<(), Stri
     let kept: Vec<usize> = verdict.kept.iter().map(|(own, _)| *own).collect();
     let clipped = verdict.kept.iter().filter(|(_, change)| change.clipped);
     let clipped: Vec<usize> = clipped.map(|(own, _)| *own).collect();
-    let with = |fates: &[FateName]| -> Vec<usize> {
+    let with = |fates: &[Fate]| -> Vec<usize> {
         let rows = report.messages.iter().filter(|row| fates.contains(&row.fate));
         rows.map(|row| row.index).collect()
     };
     // Of byte-identical messages, it is unknown which one stayed.
     let raws = |own: &[usize]| own.iter().map(|own| received.raw(*own)).collect::<Vec<_>>();
-    if raws(&with(&[FateName::Kept, FateName::Clipped])) != raws(&kept) {
+    if raws(&with(&[Fate::Kept, Fate::Clipped])) != raws(&kept) {
         return Err(format!("{kept:?} are sent, told is {:?}", report.messages));
     }
-    if raws(&with(&[FateName::Clipped])) != raws(&clipped) {
+    if raws(&with(&[Fate::Clipped])) != raws(&clipped) {
         return Err(format!("{clipped:?} are clipped, told is {:?}", report.messages));
     }
     Ok(())
@@ -133,7 +134,7 @@ fn rows_are_sent(received: &str, sent: &str, report: &Report) -> Result<(), Stri
 /// which ones changed.
 fn as_many_are_sent(_: &str, sent: &str, report: &Report) -> Result<(), String> {
     let sent = Body::read(sent)?.messages().len();
-    let kept = report.messages.iter().filter(|row| row.fate != FateName::Gone).count();
+    let kept = report.messages.iter().filter(|row| row.fate != Fate::Gone).count();
     let notes = report.notes.iter().filter(|row| row.place.starts_with("a message")).count();
     if sent != kept + notes {
         return Err(format!("{sent} are sent, told are {kept} and {notes} notes"));

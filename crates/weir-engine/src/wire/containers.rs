@@ -130,9 +130,7 @@ fn rebuilt<'a>(container: &Container<'a>, treated: Vec<Treated<'a>>) -> Option<C
 
 /// Returns a block with this text.
 fn text_of(text: &str) -> String {
-    let mut escaped = String::new();
-    json::escape_into(text, &mut escaped);
-    text_block(&escaped)
+    text_block(&json::escaped(text))
 }
 
 /// Moves system messages whose neighbours changed to places that the API accepts: after a user's message,

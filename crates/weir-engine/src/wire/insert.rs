@@ -1,7 +1,7 @@
 //! System text and earlier messages inserted into a body, without a change to another byte. Decides
 //! nothing about the texts themselves.
 
-use super::json::{self, elements, escape_into};
+use super::json::{self, elements};
 use super::{Protocol, Role, chat};
 
 /// Returns `body` with `text` after the caller's own system text. `None` if it has no place for it:
@@ -10,8 +10,7 @@ use super::{Protocol, Role, chat};
 /// The caller's last leading system message, `instructions` or `system` is extended, and one is added
 /// if there is none. So the text stands at the same place in each request of a conversation.
 pub fn system_text(protocol: Protocol, body: &str, text: &str) -> Option<String> {
-    let mut escaped = String::new();
-    escape_into(text, &mut escaped);
+    let escaped = json::escaped(text);
     match protocol {
         Protocol::Chat => in_messages(body, &escaped),
         Protocol::Responses => in_member(body, "instructions", &escaped),

@@ -81,6 +81,22 @@ pub fn count(raw: &str) -> Option<u64> {
     (number.fract() == 0.0 && number <= MAX_EXACT).then_some(number as u64)
 }
 
+/// Returns `text` as a JSON string.
+pub fn quoted(text: &str) -> String {
+    let mut raw = String::with_capacity(text.len() + 2);
+    raw.push('"');
+    escape_into(text, &mut raw);
+    raw.push('"');
+    raw
+}
+
+/// Returns `text` as the inside of a JSON string.
+pub fn escaped(text: &str) -> String {
+    let mut raw = String::new();
+    escape_into(text, &mut raw);
+    raw
+}
+
 /// Appends `text` to `out` as the inside of a JSON string literal.
 pub fn escape_into(text: &str, out: &mut String) {
     out.reserve(text.len());

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+
 use super::{Protocol, allowance, json};
 
 /// Maximum number of files of a message that are named, and of characters of each name.
@@ -22,7 +24,8 @@ fn file_of(raw: &str) -> Option<String> {
 }
 
 /// Role of a message, as far as the engine distinguishes them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// `system` or `developer`.
     System,
@@ -32,6 +35,19 @@ pub enum Role {
     Tool,
     /// Role that weir does not know; kept as it is.
     Other,
+}
+
+impl Role {
+    /// Returns the name in reports and in chat completions.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+            Self::Other => "other",
+        }
+    }
 }
 
 /// One message of a request.

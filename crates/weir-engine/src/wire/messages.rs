@@ -555,12 +555,7 @@ pub(super) const USER_HEAD: &str = r#"{"role":"user","content":"#;
 
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
-    let mut raw = String::with_capacity(text.len() + text.len() / 8 + 64);
-    raw.push_str(USER_HEAD);
-    raw.push_str(r#"[{"type":"text","text":""#);
-    json::escape_into(text, &mut raw);
-    raw.push_str(r#""}]}"#);
-    raw
+    format!("{USER_HEAD}[{}]}}", text_block(&json::escaped(text)))
 }
 
 /// Returns the JSON text of a block with the text `escaped`.

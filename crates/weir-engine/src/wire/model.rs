@@ -60,7 +60,7 @@ impl ModelField {
         if let Self::Unnamed { .. } = self {
             literal.push_str("\"model\":");
         }
-        literal.push_str(&quoted(model));
+        literal.push_str(&json::quoted(model));
         let at = match self {
             Self::Named { at, .. } => at.clone(),
             Self::Unnamed { at, is_empty } => {
@@ -76,15 +76,6 @@ impl ModelField {
     }
 }
 
-/// Returns a name as JSON text.
-fn quoted(model: &str) -> String {
-    let mut literal = String::with_capacity(model.len() + 2);
-    literal.push('"');
-    json::escape_into(model, &mut literal);
-    literal.push('"');
-    literal
-}
-
 /// Names the model that its caller asked for in an answer: at the top level, in the `response` of an
 /// event of Responses, and in the `message` of one of Messages.
 #[derive(Debug)]
@@ -96,7 +87,7 @@ pub struct AnsweredAs {
 impl AnsweredAs {
     /// Creates it for the name that the caller asked for.
     pub fn new(model: &str) -> Self {
-        Self { literal: quoted(model) }
+        Self { literal: json::quoted(model) }
     }
 
     /// Returns an answer, or the data of an event, with that name; `None` if it names no model.

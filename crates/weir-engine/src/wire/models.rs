@@ -132,10 +132,8 @@ pub fn stated_window_tokens(raw: &str) -> Option<u64> {
 
 /// Creates an entry for a model that no list has.
 pub fn entry(id: &str) -> String {
-    let mut raw = String::from("{\"id\":\"");
-    json::escape_into(id, &mut raw);
-    raw.push_str("\",\"object\":\"model\",\"created\":0,\"owned_by\":\"weir\"}");
-    raw
+    let id = json::quoted(id);
+    format!(r#"{{"id":{id},"object":"model","created":0,"owned_by":"weir"}}"#)
 }
 
 #[cfg(test)]

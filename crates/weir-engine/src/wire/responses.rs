@@ -580,11 +580,10 @@ pub(super) fn items_before(messages: &[&str], outside: usize, index: usize) -> (
 
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
-    let mut raw =
-        String::from(r#"{"type":"message","role":"user","content":[{"type":"input_text","text":""#);
-    json::escape_into(text, &mut raw);
-    raw.push_str(r#""}]}"#);
-    raw
+    let text = json::quoted(text);
+    format!(
+        r#"{{"type":"message","role":"user","content":[{{"type":"input_text","text":{text}}}]}}"#
+    )
 }
 
 /// Returns the JSON text of a note as a message of its own, marked for later plans.

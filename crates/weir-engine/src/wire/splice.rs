@@ -210,8 +210,7 @@ fn add(protocol: Protocol, raw: &str, note: &str, side: Side) -> String {
     let Ok(message) = protocol.read_message(raw) else {
         return raw.to_owned();
     };
-    let mut escaped = String::new();
-    escape_into(note, &mut escaped);
+    let escaped = json::escaped(note);
     let offset = |part: &str| part.as_ptr() as usize - raw.as_ptr() as usize;
     let part = text_part(protocol, message.role, &escaped);
     let (at, inserted) = match &message.content {
@@ -335,9 +334,7 @@ fn shortened<'a>(whole: &'a str, cuts: &[(&&str, &TextCut)]) -> Cow<'a, str> {
 /// Replaces the message's content by the string `said`.
 fn replace(protocol: Protocol, raw: &str, said: &str) -> String {
     let Some(content) = content_of(protocol, raw) else { return raw.to_owned() };
-    let mut literal = String::from("\"");
-    escape_into(said, &mut literal);
-    literal.push('"');
+    let mut literal = json::quoted(said);
     if protocol == Protocol::Responses && responses::is_shell_output(raw) {
         literal = responses::shell_output(content, &literal[1..literal.len() - 1]);
     }
@@ -352,9 +349,7 @@ fn replace_parts(protocol: Protocol, raw: &str, texts: &[Option<String>]) -> Str
         let Some(text) = texts.get(index).and_then(Option::as_ref) else {
             return Some(Cow::Borrowed(element));
         };
-        let mut escaped = String::new();
-        escape_into(text, &mut escaped);
-        Some(Cow::Owned(text_part(protocol, message.role, &escaped)))
+        Some(Cow::Owned(text_part(protocol, message.role, &json::escaped(text))))
     })
 }
 

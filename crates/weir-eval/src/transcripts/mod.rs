@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+pub(crate) use weir_engine::wire::json::quoted;
 use weir_engine::wire::usage::{Meter, Metered, Usage};
 use weir_engine::wire::{Protocol, json};
 
@@ -139,14 +140,6 @@ impl<'a> LineMembers<'a> {
     fn at_ms(&self) -> Option<u64> {
         time_ms(self.get("timestamp")?)
     }
-}
-
-/// Returns a text as a JSON string.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut raw = String::from('"');
-    json::escape_into(text, &mut raw);
-    raw.push('"');
-    raw
 }
 
 /// Parses a time, in milliseconds since 1970: a text such as `2026-01-31T08:30:00Z`, or a number of

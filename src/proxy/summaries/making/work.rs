@@ -142,7 +142,7 @@ async fn rounds(work: &Work, size: Size) -> Result<Vec<Round>, Missing> {
         summary::rounds(protocol, &texts, &span, &size)
     };
     let rounds = tokio::task::spawn_blocking(read).await.map_err(|_| Missing::TooLong)?;
-    let rounds = rounds.map_err(|_| Missing::WindowTooSmall)?;
+    let rounds = rounds.ok_or(Missing::WindowTooSmall)?;
     if rounds.len() > MOST_ROUNDS { Err(Missing::TooLong) } else { Ok(rounds) }
 }
 
@@ -357,26 +357,22 @@ impl Summaries {
         };
         let why = missing.map(Missing::word);
         let pause_ms = self.lookup.settings.pause_ms;
-        if of_summariser == Change::Opened {
-            self.lookup.state.counts.paused();
-            tracing::warn!(
-                target: "weir::summaries",
-                why,
-                pause_ms,
-                "summaries are paused: the last calls of the summariser failed. Requests go \
-                 on with extracts"
-            );
-        }
-        if of_content == Change::Opened {
-            self.lookup.state.counts.paused();
-            tracing::warn!(
-                target: "weir::summaries",
-                why,
-                pause_ms,
-                "summaries are paused for one caller: its last ones could not be used. Its requests \
-                 go on with extracts"
-            );
-        }
+        let paused = |change: Change, message: &str| {
+            if change == Change::Opened {
+                self.lookup.state.counts.paused();
+                tracing::warn!(target: "weir::summaries", why, pause_ms, "{message}");
+            }
+        };
+        paused(
+            of_summariser,
+            "summaries are paused: the last calls of the summariser failed. Requests go on with \
+             extracts",
+        );
+        paused(
+            of_content,
+            "summaries are paused for one caller: its last ones could not be used. Its requests go \
+             on with extracts",
+        );
         if of_summariser == Change::Closed {
             tracing::info!(target: "weir::summaries", "the summariser answers again");
         }

@@ -320,8 +320,7 @@ impl Searched {
             return found;
         }
         // Arguments of calls are shown as they were written.
-        let mut escaped = String::new();
-        json::escape_into(words, &mut escaped);
+        let escaped = json::escaped(words);
         let found = if escaped == words { found } else { self.occurrences(&escaped) };
         if !found.is_empty() {
             return found;

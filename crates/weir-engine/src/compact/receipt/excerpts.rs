@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memchr::memmem;
 
-use super::digest;
+use super::{NoteEntry, digest};
 use crate::compact::excerpt::compose::{CUT, CUT_BEHIND};
 use crate::compact::message::quote;
 use crate::compact::message::reading::Reading;
@@ -17,14 +17,6 @@ const INNER_GAP: &str = " … ";
 /// Maximum number of unknown lines reported, and of characters of each.
 const MAX_UNKNOWN_LINES: usize = 100;
 const SHOWN_CHARACTERS: usize = 80;
-
-/// Numbers that a note states about itself, and the number of its lines that are in no message.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct StatedNumbers {
-    pub(super) covers: usize,
-    pub(super) summarised: usize,
-    pub(super) unknown_lines: usize,
-}
 
 /// Excerpts found so far.
 pub(super) struct FoundExcerpts {
@@ -46,9 +38,10 @@ impl FoundExcerpts {
         self.unknown_lines
     }
 
-    /// Finds the excerpts of a note.
-    pub(super) fn take(&mut self, note: &str, readings: &[Arc<Reading>]) -> StatedNumbers {
-        let mut shown = StatedNumbers::default();
+    /// Finds the excerpts of a note, and describes it.
+    pub(super) fn take(&mut self, note: &str, readings: &[Arc<Reading>]) -> NoteEntry {
+        let mut shown =
+            NoteEntry { digest: digest(note), bytes: note.len(), ..NoteEntry::default() };
         let mut message: Option<usize> = None;
         let mut spans: Vec<(usize, usize)> = Vec::new();
         // A model's summary is no excerpt: it ends at the next line of weir's own.
@@ -108,7 +101,7 @@ impl FoundExcerpts {
 }
 
 /// Reads one of weir's own lines; returns whether a summary follows.
-fn read_head(head: &str, shown: &mut StatedNumbers) -> bool {
+fn read_head(head: &str, shown: &mut NoteEntry) -> bool {
     let number = |text: &str| text.split(' ').next().and_then(|word| word.parse().ok());
     if let Some(rest) = head.strip_prefix("summary by a model of ") {
         shown.summarised = number(rest).unwrap_or_default();

@@ -22,7 +22,7 @@ use super::survival::{self, Rule};
 use crate::wire::recall_tool::without_recalls;
 use crate::wire::{Protocol, Role};
 use align::Alignment;
-use excerpts::{FoundExcerpts, StatedNumbers};
+use excerpts::FoundExcerpts;
 
 pub use check::{Checked, LostRule, Problem, ProblemKind, check};
 
@@ -66,7 +66,7 @@ pub struct Entry {
 }
 
 /// Note as sent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoteEntry {
     pub digest: String,
@@ -117,26 +117,18 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// Receipt with the text of the lines that it only counts.
-#[derive(Debug, Clone)]
-pub struct ReceiptAndUnknownLines {
-    pub receipt: Receipt,
-    /// Lines of notes that are in no message, shortened.
-    pub unknown_lines: Vec<String>,
-}
-
 impl Receipt {
     /// Makes the receipt of a request from its messages as received and as sent.
     pub fn of(protocol: Protocol, received: &[&str], sent: &[&str]) -> Self {
-        Self::with_unknown_lines(protocol, received, sent).receipt
+        Self::with_unknown_lines(protocol, received, sent).0
     }
 
-    /// Makes the receipt, and lists the lines of notes that are in no message.
+    /// Makes the receipt, and lists the lines of notes that are in no message, shortened.
     pub fn with_unknown_lines(
         protocol: Protocol,
         received: &[&str],
         sent: &[&str],
-    ) -> ReceiptAndUnknownLines {
+    ) -> (Self, Vec<String>) {
         let own: Vec<Option<Cow<'_, str>>> =
             received.iter().map(|raw| Some(Cow::Borrowed(*raw))).collect();
         Self::made_of(protocol, received, (received, &own), sent)
@@ -157,7 +149,7 @@ impl Receipt {
                 *own = Cow::Borrowed(*raw);
             }
         }
-        Self::made_of(protocol, client, (received, &own), sent).receipt
+        Self::made_of(protocol, client, (received, &own), sent).0
     }
 
     /// Makes a receipt from the messages of the client, those with recalls, the same without the recalls,
@@ -167,7 +159,7 @@ impl Receipt {
         client: &[&str],
         (received, own): (&[&str], &[Option<Cow<'_, str>>]),
         sent: &[&str],
-    ) -> ReceiptAndUnknownLines {
+    ) -> (Self, Vec<String>) {
         let read = |raw: &str| Arc::new(read_one(protocol, raw));
         let all = || own.iter().zip(received).map(|(own, raw)| own.as_deref().unwrap_or(raw));
         let readings: Vec<Arc<Reading>> = all().map(read).collect();
@@ -186,8 +178,7 @@ impl Receipt {
             }
         }
         let mut found = FoundExcerpts::new(received.len());
-        let notes: Vec<NoteEntry> =
-            texts.iter().map(|text| note(&found.take(text, &readings), text)).collect();
+        let notes: Vec<NoteEntry> = texts.iter().map(|text| found.take(text, &readings)).collect();
         summarise(&notes, &mut fates, &found);
         // A check does not have the texts of recalls.
         let nothing = Arc::new(Reading::of_text(Role::Other, ""));
@@ -206,18 +197,13 @@ impl Receipt {
         let protocol = protocol.name().to_owned();
         let receipt =
             Self { version: VERSION, protocol, messages, notes, lost_rules, noted_rules, added };
-        ReceiptAndUnknownLines { receipt, unknown_lines: found.into_unknown_lines() }
+        (receipt, found.into_unknown_lines())
     }
 
     /// Returns the number of messages with this fate.
     pub fn count(&self, fate: Fate) -> usize {
         self.messages.iter().filter(|entry| entry.fate == fate).count()
     }
-}
-
-fn note(shown: &StatedNumbers, text: &str) -> NoteEntry {
-    let &StatedNumbers { covers, summarised, unknown_lines } = shown;
-    NoteEntry { digest: digest(text), bytes: text.len(), covers, summarised, unknown_lines }
 }
 
 /// Sets the fates of messages that notes cover: excerpted, summarised or gone.

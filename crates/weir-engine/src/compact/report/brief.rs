@@ -2,7 +2,7 @@
 //! and the warnings. `display` prints the full form. Plain text without colours.
 
 use super::display::{aligned, head, shortened};
-use super::members::{FateName, MessageRow, NoteRow, Report};
+use super::members::{MessageRow, NoteRow, Report};
 use super::shown::{counted, tokens};
 
 /// Maximum number of table rows; those in the middle are left out.
@@ -83,13 +83,12 @@ fn run_cells(run: &[&MessageRow]) -> Option<Cells> {
         _ => (format!("{}-{}", first.index, last.index), counted(run.len(), "message")),
     };
     let sum = |tokens: fn(&MessageRow) -> u64| run.iter().map(|row| tokens(row)).sum::<u64>();
-    let fate: FateName = first.fate;
     Some([
         place,
         role,
         tokens(sum(|row| row.received_tokens)),
         tokens(sum(|row| row.sent_tokens)),
-        fate.word().to_owned(),
+        first.fate.word().to_owned(),
         why(first),
     ])
 }

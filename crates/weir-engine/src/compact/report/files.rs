@@ -17,7 +17,7 @@ const MAX_LISTED: usize = 50;
 const MAX_BLOCKS: usize = 200;
 
 /// Use of one file in a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FileUse {
     pub path: String,
     /// Number of calls and blocks that name it.
@@ -57,13 +57,8 @@ impl Files {
         if self.by_path.len() >= MAX_FILES && !self.by_path.contains_key(path) {
             return None;
         }
-        Some(self.by_path.entry(path.to_owned()).or_insert_with(|| FileUse {
-            path: path.to_owned(),
-            mentions: 0,
-            last_message: 0,
-            received_tokens: 0,
-            sent_tokens: 0,
-        }))
+        let new = || FileUse { path: path.to_owned(), ..FileUse::default() };
+        Some(self.by_path.entry(path.to_owned()).or_insert_with(new))
     }
 
     /// Returns the files that take most, the largest first.

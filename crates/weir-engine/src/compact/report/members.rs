@@ -10,7 +10,8 @@ use crate::compact::limits::Limits;
 use crate::compact::recall::Recall;
 use crate::compact::state::Compactor;
 use crate::compact::state::marks::Zone;
-use crate::wire::Protocol;
+use crate::compact::state::messages::Fate;
+use crate::wire::{Protocol, Role};
 
 /// Report on one plan. The names of its members are part of weir's API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -119,22 +120,11 @@ pub struct LastCompaction {
 /// Messages of one role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RoleRow {
-    pub role: RoleName,
+    pub role: Role,
     pub received_messages: usize,
     pub sent_messages: usize,
     pub received_tokens: u64,
     pub sent_tokens: u64,
-}
-
-/// Role by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RoleName {
-    System,
-    User,
-    Assistant,
-    Tool,
-    Other,
 }
 
 /// Part of the prompt.
@@ -182,27 +172,17 @@ pub struct Warning {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MessageRow {
     pub index: usize,
-    pub role: RoleName,
+    pub role: Role,
     /// Tool of a result; tools that an assistant calls.
     pub tool: Option<String>,
     pub received_tokens: u64,
     /// Size without its notes.
     pub sent_tokens: u64,
-    pub fate: FateName,
+    pub fate: Fate,
     pub why: Why,
     /// `why` as a sentence.
     pub why_text: String,
     pub first_words: String,
-}
-
-/// Fate by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FateName {
-    Kept,
-    Masked,
-    Clipped,
-    Gone,
 }
 
 /// Note that replaces removed messages.

@@ -18,8 +18,8 @@ mod words;
 pub use brief::brief;
 pub use display::{compact, judged, model, table};
 pub use members::{
-    Budget, Compaction, FateName, LastCompaction, MessageRow, NoteRow, Report, RoleName, RoleRow,
-    Section, SectionRow, ShareRow, Subject, Warning, Window,
+    Budget, Compaction, LastCompaction, MessageRow, NoteRow, Report, RoleRow, Section, SectionRow,
+    ShareRow, Subject, Warning, Window,
 };
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
 pub use texts::Appearance;
@@ -29,6 +29,8 @@ pub use verbosity::Verbosity;
 use crate::compact::policy::Shares;
 use crate::compact::state::Compactor;
 use crate::compact::state::marks::Zone;
+use crate::compact::state::messages::Fate;
+use crate::wire::Role;
 
 /// Share of the limit at which a report warns.
 const NEAR_PERCENT: u64 = 80;
@@ -133,22 +135,21 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
             after_tokens: compaction.after_tokens,
             summary: compaction.summary.word(),
         }),
-        kept_messages: count(FateName::Kept),
-        masked_messages: count(FateName::Masked),
-        clipped_messages: count(FateName::Clipped),
-        gone_messages: count(FateName::Gone),
+        kept_messages: count(Fate::Kept),
+        masked_messages: count(Fate::Masked),
+        clipped_messages: count(Fate::Clipped),
+        gone_messages: count(Fate::Gone),
     }
 }
 
 fn roles(messages: &[MessageRow]) -> Vec<RoleRow> {
-    let all =
-        [RoleName::System, RoleName::User, RoleName::Assistant, RoleName::Tool, RoleName::Other];
+    let all = [Role::System, Role::User, Role::Assistant, Role::Tool, Role::Other];
     let row = |role| {
         let own = || messages.iter().filter(move |row| row.role == role);
         RoleRow {
             role,
             received_messages: own().count(),
-            sent_messages: own().filter(|row| row.fate != FateName::Gone).count(),
+            sent_messages: own().filter(|row| row.fate != Fate::Gone).count(),
             received_tokens: own().map(|row| row.received_tokens).sum(),
             sent_tokens: own().map(|row| row.sent_tokens).sum(),
         }
@@ -158,9 +159,9 @@ fn roles(messages: &[MessageRow]) -> Vec<RoleRow> {
 
 fn sections(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow]) -> Vec<SectionRow> {
     let section = |row: &MessageRow| match row.role {
-        RoleName::System => Section::System,
+        Role::System => Section::System,
         _ if is_anchor(subject.state, row.index) => Section::Anchors,
-        RoleName::Tool => Section::ToolResults,
+        Role::Tool => Section::ToolResults,
         _ => Section::Conversation,
     };
     let of_messages = |section_name: Section| {

@@ -1,7 +1,7 @@
 //! Plain-text form of a conversation, as a written dialogue. Reads messages; changes nothing.
 
 use super::shown::{first_words, safe_lines};
-use crate::wire::{Content, Message, Protocol, Role, json, message::Part};
+use crate::wire::{Content, Message, Protocol, json, message::Part};
 
 /// Maximum length of a name.
 const NAME_CHARACTERS: usize = 64;
@@ -13,13 +13,8 @@ pub fn dialogue(protocol: Protocol, messages: &[&str]) -> String {
 }
 
 fn utterance(message: &Message<'_>) -> String {
-    let speaker = match message.role {
-        Role::System => "System",
-        Role::User => "User",
-        Role::Assistant => "Assistant",
-        Role::Tool => "Tool",
-        Role::Other => "Other",
-    };
+    let (first, rest) = message.role.word().split_at(1);
+    let speaker = format!("{}{rest}", first.to_uppercase());
     let mut lines = Vec::new();
     let said = said(message);
     if !said.is_empty() || message.calls.is_empty() {

@@ -55,17 +55,12 @@ impl Category {
 
     /// Returns the message with `content`.
     fn message(self, content: &str) -> String {
-        let head = match self {
-            Self::Message => r#"{"role":"user","content":""#,
-            Self::ToolResult | Self::File | Self::Error => {
-                r#"{"role":"tool","tool_call_id":"","content":""#
-            }
-            Self::System => r#"{"role":"system","content":""#,
+        let members = match self {
+            Self::Message => r#""role":"user""#,
+            Self::ToolResult | Self::File | Self::Error => r#""role":"tool","tool_call_id":"""#,
+            Self::System => r#""role":"system""#,
         };
-        let mut raw = head.to_owned();
-        json::escape_into(content, &mut raw);
-        raw.push_str(r#""}"#);
-        raw
+        format!(r#"{{{members},"content":{}}}"#, json::quoted(content))
     }
 }
 

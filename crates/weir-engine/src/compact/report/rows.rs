@@ -1,7 +1,7 @@
 //! Rows of a report: messages, notes and files, each read once.
 
 use super::files::{self, FileUse, Files};
-use super::members::{FateName, MessageRow, NoteRow, Subject};
+use super::members::{MessageRow, NoteRow, Subject};
 use super::reasons::{Reason, Why};
 use super::treatment::Treatment;
 use super::{plain, shown};
@@ -34,25 +34,25 @@ pub(super) fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
         let read = subject.protocol.read_message(raw).ok();
         MessageRow {
             index,
-            role: fact.role.into(),
+            role: fact.role,
             tool: read.as_ref().and_then(|message| tools.of(message)),
             received_tokens: fact.tokens,
             sent_tokens,
-            fate: fate.into(),
+            fate,
             why,
-            why_text: why_text(&why, fate.into(), sent_tokens),
+            why_text: why_text(&why, fate, sent_tokens),
             first_words: read.as_ref().map(first_words).unwrap_or_default(),
         }
     });
     rows.collect()
 }
 
-fn why_text(why: &Why, fate: FateName, sent_tokens: u64) -> String {
+fn why_text(why: &Why, fate: Fate, sent_tokens: u64) -> String {
     let text = why.text();
     match fate {
-        FateName::Masked => format!("{text}, {} left", shown::tokens(sent_tokens)),
-        FateName::Clipped => format!("{text}, clipped to {}", shown::tokens(sent_tokens)),
-        FateName::Kept | FateName::Gone => text,
+        Fate::Masked => format!("{text}, {} left", shown::tokens(sent_tokens)),
+        Fate::Clipped => format!("{text}, clipped to {}", shown::tokens(sent_tokens)),
+        Fate::Kept | Fate::Gone => text,
     }
 }
 

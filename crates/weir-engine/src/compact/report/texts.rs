@@ -3,11 +3,12 @@
 
 use serde::Serialize;
 
-use super::members::{FateName, MessageRow};
+use super::members::MessageRow;
 use super::plain;
 use crate::compact::excerpt::compose;
 use crate::compact::reasons::Reason;
 use crate::compact::state::Compactor;
+use crate::compact::state::messages::Fate;
 use crate::wire::{Message, json};
 
 /// Appearance of a message in the sent request: its fate, and where it can still be read.
@@ -34,7 +35,7 @@ impl Compactor {
     /// Returns the appearance of the message of a report's row.
     pub fn appearance(&self, row: &MessageRow) -> Appearance {
         match row.fate {
-            FateName::Kept => match row.why.reason {
+            Fate::Kept => match row.why.reason {
                 Reason::System
                 | Reason::NewestTurn
                 | Reason::FirstUser
@@ -45,10 +46,10 @@ impl Compactor {
                 | Reason::LoadedTools => Appearance::Pinned,
                 _ => Appearance::Kept,
             },
-            FateName::Masked => Appearance::Masked,
-            FateName::Clipped => Appearance::Clipped,
-            FateName::Gone if self.excerpts_of(row.index).is_some() => Appearance::Note,
-            FateName::Gone => {
+            Fate::Masked => Appearance::Masked,
+            Fate::Clipped => Appearance::Clipped,
+            Fate::Gone if self.excerpts_of(row.index).is_some() => Appearance::Note,
+            Fate::Gone => {
                 let place = row.why.note.and_then(|number| number.checked_sub(1));
                 let note = place.and_then(|place| self.notes.list.get(place));
                 match note.is_some_and(|note| note.summary.is_some()) {

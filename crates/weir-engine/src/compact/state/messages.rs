@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use serde::Serialize;
+
 use crate::compact::message::clip::Clipped;
 use crate::compact::message::measure::Fact;
 use crate::wire::Edit;
 
 /// Treatment of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fate {
     Kept,
     /// Sent with a placeholder for its content, or for the bulk of it.
@@ -16,6 +19,18 @@ pub enum Fate {
     /// Sent without the middle of its texts.
     Clipped,
     Gone,
+}
+
+impl Fate {
+    /// Returns the label used in tables.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Masked => "masked",
+            Self::Clipped => "clipped",
+            Self::Gone => "gone",
+        }
+    }
 }
 
 /// Message that stays with part of its content removed.

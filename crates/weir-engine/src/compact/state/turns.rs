@@ -14,8 +14,9 @@ use crate::wire::Role;
 use crate::wire::message::Naming;
 
 /// Kind of a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum TurnKind {
+    #[default]
     User,
     /// An assistant message with its calls, all their results, and what stands between.
     Assistant,
@@ -26,7 +27,7 @@ pub(crate) enum TurnKind {
 }
 
 /// Messages that stay or are removed together.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Turn {
     pub kind: TurnKind,
     /// First message. Its messages are those from here to `last`, except system messages.
@@ -226,13 +227,7 @@ impl Turns {
             first: message,
             last: message,
             exchange: self.exchanges,
-            calls: 0,
-            results: 0,
-            tokens: 0,
-            is_gone: false,
-            is_pinned_by_caller: false,
-            is_note: false,
-            importance: 0,
+            ..Turn::default()
         });
         self.list.len() - 1
     }

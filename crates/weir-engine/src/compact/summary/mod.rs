@@ -10,7 +10,7 @@ mod transcript;
 pub use answer::{Unfit, cap, check, clean};
 pub(crate) use block::block;
 pub use prompt::{Prompt, SECTIONS, appended};
-pub use transcript::{Round, Size, WindowTooSmall, rounds};
+pub use transcript::{Round, Size, rounds};
 
 use std::sync::Arc;
 

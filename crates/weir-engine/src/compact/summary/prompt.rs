@@ -99,10 +99,7 @@ fn form(cap_tokens: u64) -> String {
 
 /// Quotes `text` as a JSON string on one line, for readers with any definition of a line end.
 pub(crate) fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    json::escape_into(text, &mut quoted);
-    quoted.push('"');
+    let mut quoted = json::quoted(text);
     for (own, escape) in [
         ('\u{85}', "\\u0085"),
         ('\u{2028}', "\\u2028"),

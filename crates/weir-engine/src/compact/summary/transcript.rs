@@ -4,7 +4,7 @@
 use super::prompt::{self, FENCE_TOKENS, Prompt, quoted};
 use crate::tokens::{Encoding, MESSAGE_FRAMING, REPLY_PRIMING};
 use crate::wire::message::Part;
-use crate::wire::{Content, Message, Protocol, Role, json};
+use crate::wire::{Content, Message, Protocol, json};
 
 /// Minimum room for messages that is worth a round.
 const LEAST_ROOM_TOKENS: u64 = 256;
@@ -18,15 +18,6 @@ pub struct Size {
     pub window_tokens: u64,
     /// Maximum size of the summary.
     pub cap_tokens: u64,
-}
-
-/// Error: the window has no room for messages besides the instructions and the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowTooSmall {
-    /// Actual window.
-    pub window_tokens: u64,
-    /// Minimum window.
-    pub needed_tokens: u64,
 }
 
 /// Content of one summariser call.
@@ -46,17 +37,14 @@ impl Round {
 }
 
 /// Returns the rounds, in order, for summarising the messages `span` of `raws`. A single one if all
-/// fit; the first message that does not fit whole is split.
-///
-/// # Errors
-///
-/// If the window has no room for messages.
+/// fit; the first message that does not fit whole is split. `None` if the window has no room for messages
+/// besides the instructions and the answer.
 pub fn rounds(
     protocol: Protocol,
     raws: &[&str],
     span: &[usize],
     size: &Size,
-) -> Result<Vec<Round>, WindowTooSmall> {
+) -> Option<Vec<Round>> {
     let empty = Round { covers: 0, lines: Vec::new() }.prompt(None, size.cap_tokens);
     let texts_tokens = size.encoding.count(&empty.system) + size.encoding.count(&empty.user);
     let fixed_tokens =
@@ -65,7 +53,7 @@ pub fn rounds(
     let before_tokens = size.cap_tokens + size.cap_tokens / 4 + FENCE_TOKENS;
     let needed_tokens = fixed_tokens + before_tokens + LEAST_ROOM_TOKENS;
     if size.window_tokens < needed_tokens {
-        return Err(WindowTooSmall { window_tokens: size.window_tokens, needed_tokens });
+        return None;
     }
     let room_tokens = size.window_tokens - fixed_tokens - before_tokens;
     let pieces: Vec<Piece> = span
@@ -80,7 +68,7 @@ pub fn rounds(
     let all_tokens: u64 = pieces.iter().map(|piece| piece.tokens).sum();
     let first_room =
         if all_tokens <= room_tokens + before_tokens { all_tokens } else { room_tokens };
-    Ok(packed(pieces, first_room, span.len()))
+    Some(packed(pieces, first_room, span.len()))
 }
 
 /// Packs pieces into as few rounds as possible.
@@ -125,13 +113,7 @@ fn pieces(
     most_tokens: u64,
     encoding: Encoding,
 ) -> Vec<Piece> {
-    let from = match message.role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-        Role::Other => "other",
-    };
+    let from = message.role.word();
     let head = format!(r#"{{"message":{index},"from":"{from}""#);
     let mut pieces = Vec::new();
     let mut add = |key: &str, text: &str| {
@@ -211,11 +193,7 @@ mod tests {
         ]
     }
 
-    fn all(
-        raws: &[String],
-        span: &[usize],
-        window_tokens: u64,
-    ) -> Result<Vec<Round>, WindowTooSmall> {
+    fn all(raws: &[String], span: &[usize], window_tokens: u64) -> Option<Vec<Round>> {
         let raws: Vec<&str> = raws.iter().map(String::as_str).collect();
         let size = Size { encoding: ENCODING, window_tokens, cap_tokens: 200 };
         rounds(Protocol::Chat, &raws, span, &size)
@@ -307,12 +285,15 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_room_says_what_it_lacks() {
+    fn a_window_needs_room_for_messages() {
         let raws = conversation();
-        let error = all(&raws, &[1], 600).expect_err("there is none");
-        assert_eq!(error.window_tokens, 600);
-        assert!(all(&raws, &[1], error.needed_tokens).is_ok());
-        assert!(all(&raws, &[1], error.needed_tokens - 1).is_err());
-        assert_eq!(all(&raws, &[], 100_000), Ok(Vec::new()));
+        let is_enough = |window_tokens: &u64| all(&raws, &[1], *window_tokens).is_some();
+        assert!(!is_enough(&600));
+        let least_tokens = (600..4000).find(is_enough).expect("some window is enough");
+        let room = all(&raws, &[1], least_tokens).expect("there is room");
+        let prompt = room[0].prompt(None, 200);
+        let texts_tokens = ENCODING.count(&prompt.system) + ENCODING.count(&prompt.user);
+        assert!(texts_tokens + 200 <= least_tokens, "the answer has room, too");
+        assert_eq!(all(&raws, &[], 100_000), Some(Vec::new()));
     }
 }

@@ -1,5 +1,6 @@
 //! Calls of an answer, counted in order, and the marks of thinking that leads to calls of the tool alone.
 
+use super::super::json;
 use super::text::{self, Object};
 use super::{Call, MARK, MAX_ARGUMENTS_BYTES, MAX_CALLS, Next};
 
@@ -107,7 +108,7 @@ pub(super) fn is_thinking(block: &Object<'_>) -> bool {
 /// Returns a block with weir's mark instead of its signature.
 pub(super) fn marked_block(block: &str) -> String {
     let Some(object) = Object::read(block) else { return block.to_owned() };
-    let mark = text::literal(MARK);
+    let mark = json::quoted(MARK);
     let has = |name| object.get(name).is_some_and(|raw| !text::is_empty(raw));
     match object.text("type").as_deref() {
         Some("thinking") if has("signature") => text::with(block, "signature", &mark),
@@ -118,5 +119,5 @@ pub(super) fn marked_block(block: &str) -> String {
 
 /// Returns a reasoning item of Responses with weir's mark as its encrypted content.
 pub(super) fn marked_item(item: &str) -> String {
-    text::with(item, "encrypted_content", &text::literal(MARK))
+    text::with(item, "encrypted_content", &json::quoted(MARK))
 }

@@ -15,10 +15,11 @@ mod text;
 mod usage;
 
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 
 use super::Protocol;
 use super::json;
-use text::{Object, is_object, literal};
+use text::{Object, is_object};
 
 pub use answer::{joined, read};
 pub use own::without_recalls;
@@ -57,7 +58,7 @@ pub fn definition(protocol: Protocol, name: &str) -> String {
         r#""from":{"type":"integer","description":"Offset at which to read on, as an earlier result states; 0 if absent"}},"#,
         r#""required":[],"additionalProperties":false}"#
     );
-    let (name, description) = (literal(name), literal(DESCRIPTION));
+    let (name, description) = (json::quoted(name), json::quoted(DESCRIPTION));
     match protocol {
         Protocol::Chat => format!(
             r#"{{"type":"function","function":{{"name":{name},"description":{description},"parameters":{PARAMETERS}}}}}"#
@@ -124,7 +125,7 @@ fn number(raw: &str) -> Option<u64> {
 }
 
 /// Call of the tool in an answer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// ID that its result names.
     pub id: String,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::super::json;
 use super::super::messages::text_block;
-use super::text::{self, Object, literal};
+use super::text::{self, Object};
 use super::{Call, MARK, Protocol, ToolResult, Withheld};
 
 /// Returns the list of messages or items of `body`.
@@ -84,7 +84,7 @@ fn merged(begun: &str, answer: &str) -> Option<String> {
 /// Returns results as elements of a request's list, or of a user message's content in Messages.
 fn results_of(protocol: Protocol, results: &[ToolResult<'_>]) -> String {
     let one = |result: &ToolResult<'_>| {
-        let (id, text) = (literal(result.id), literal(result.text));
+        let (id, text) = (json::quoted(result.id), json::quoted(result.text));
         match protocol {
             Protocol::Chat => {
                 format!(r#"{{"role":"tool","tool_call_id":{id},"content":{text}}}"#)

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::super::json;
-use super::super::json::{rejoin, without_member};
+use super::super::json::{quoted, rejoin, without_member};
 
 /// Members of an object, as JSON texts.
 pub(super) struct Object<'a>(Vec<(Cow<'a, str>, &'a str)>);
@@ -52,15 +52,6 @@ pub(super) fn member_text<'a>(raw: &'a str, name: &str) -> Option<Cow<'a, str>> 
     Object::read(raw)?.text(name)
 }
 
-/// Returns `text` as a JSON string.
-pub(super) fn literal(text: &str) -> String {
-    let mut raw = String::with_capacity(text.len() + 2);
-    raw.push('"');
-    json::escape_into(text, &mut raw);
-    raw.push('"');
-    raw
-}
-
 /// Returns the inside of a JSON string, escapes included; `None` if `raw` is none.
 pub(super) fn inner(raw: &str) -> Option<&str> {
     raw.strip_prefix('"')?.strip_suffix('"')
@@ -75,7 +66,7 @@ pub(super) fn with(raw: &str, name: &str, value: &str) -> String {
     // An object ends with its brace: `members` accepts nothing behind it but white space.
     let end = raw.rfind('}').unwrap_or(raw.len());
     let comma = if members.is_empty() { "" } else { "," };
-    format!("{}{comma}{}:{value}{}", &raw[..end], literal(name), &raw[end..])
+    format!("{}{comma}{}:{value}{}", &raw[..end], quoted(name), &raw[end..])
 }
 
 /// Returns the object `raw` without the member `name`.
@@ -88,7 +79,7 @@ pub(super) fn without(raw: &str, name: &str) -> String {
         // Given twice: written once more from the others, in one pass however often it is given.
         (Some(_), Some(_)) => {
             let others = members.iter().filter(|(own, _)| own != name);
-            let others = others.map(|(own, value)| format!("{}:{value}", literal(own)));
+            let others = others.map(|(own, value)| format!("{}:{value}", quoted(own)));
             format!("{{{}}}", others.collect::<Vec<_>>().join(","))
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::super::json;
-use super::text::{Object, literal};
+use super::text::Object;
 
 /// Deeper values are taken from the last answer.
 const MAX_DEPTH: usize = 8;
@@ -56,7 +56,7 @@ fn combined(left: &str, right: &str, numbers: Numbers, depth: usize) -> String {
 /// Returns the members of both objects: those of the right one in their order, then the others.
 fn members(left: &Object<'_>, right: &Object<'_>, numbers: Numbers, depth: usize) -> String {
     let mut parts = Vec::new();
-    let mut push = |name: &str, value: &str| parts.push(format!("{}:{value}", literal(name)));
+    let mut push = |name: &str, value: &str| parts.push(format!("{}:{value}", json::quoted(name)));
     for (name, value) in right.members() {
         let value = match left.get(name) {
             Some(own) => Cow::Owned(combined(own, value, numbers, depth + 1)),

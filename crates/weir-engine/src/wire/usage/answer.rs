@@ -9,9 +9,10 @@ use super::figures::{Figures, InnerUsage, Named, Stated, milliseconds};
 use super::reader::{self, Each, Elements, Object, Reader};
 
 /// Facts from one body. Texts are unparsed JSON texts.
-pub(super) struct Answer<'n, 'de> {
+#[derive(Default)]
+pub(super) struct Answer<'de> {
     /// Figures so far, which those of this body override.
-    pub(super) named: &'n mut Named,
+    pub(super) named: Named,
     /// Whether this body reports usage.
     pub(super) has_usage: bool,
     /// The answer's own error.
@@ -29,8 +30,8 @@ pub(super) struct Answer<'n, 'de> {
     pub(super) said_bytes: u64,
     /// Whether there is something else in place of the choices.
     pub(super) lacks_choices: bool,
-    has_text: bool,
-    duration: Option<&'de RawValue>,
+    pub(super) has_text: bool,
+    pub(super) duration: Option<&'de RawValue>,
     /// Whether the choices are none at all.
     pub(super) has_no_choice: bool,
     /// Calls of the provider's tools in an item that is done.
@@ -38,7 +39,7 @@ pub(super) struct Answer<'n, 'de> {
     /// State of a response.
     pub(super) background: Background<'de>,
     /// Whether this is an object inside the answer, whose own parts are not searched.
-    is_inner: bool,
+    pub(super) is_inner: bool,
 }
 
 /// State of a response, as an answer of OpenAI's Responses or one of its events has it.
@@ -64,37 +65,11 @@ impl<'de> Background<'de> {
     }
 }
 
-impl<'n> Answer<'n, '_> {
-    pub(super) fn new(named: &'n mut Named) -> Self {
-        Self {
-            named,
-            has_usage: false,
-            error: None,
-            kind: None,
-            model: None,
-            stated: Stated::default(),
-            apart: Vec::new(),
-            reason: None,
-            said_bytes: 0,
-            lacks_choices: false,
-            has_text: false,
-            duration: None,
-            has_no_choice: false,
-            item: ToolCalls::default(),
-            background: Background::default(),
-            is_inner: false,
-        }
-    }
-}
-
-impl<'de> Reader<'de> for Answer<'_, 'de> {
+impl<'de> Reader<'de> for Answer<'de> {
     fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "usage" | "usageMetadata" => {
-                let named = &mut *self.named;
-                let (stated, apart) = (&mut self.stated, &mut self.apart);
-                let mut figures = Figures { named, stated, apart };
-                self.has_usage |= map.next_value_seed(Object(&mut figures))?;
+                self.has_usage |= map.next_value_seed(Object(&mut self.figures()))?;
             }
             "model" => self.model = Some(map.next_value()?),
             "id" => self.background.id = Some(map.next_value()?),
@@ -151,7 +126,12 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
     }
 }
 
-impl<'de> Answer<'_, 'de> {
+impl<'de> Answer<'de> {
+    fn figures(&mut self) -> Figures<'_, 'de> {
+        let Self { named, stated, apart, .. } = self;
+        Figures { named, stated, apart }
+    }
+
     /// Takes the length of a transcription that reports no usage.
     pub(super) fn measure(&mut self) {
         let duration = self.duration.filter(|_| self.has_text && !self.has_usage);
@@ -164,14 +144,13 @@ impl<'de> Answer<'_, 'de> {
         let mut choices = Choices::default();
         self.lacks_choices = !map.next_value_seed(Each(&mut choices))?;
         self.has_no_choice = !choices.is_first_done;
-        self.said_bytes += choices.said_bytes;
-        self.reason = choices.reason.or(self.reason);
-        self.item.has_images |= choices.has_images;
+        let Choice { said_bytes, reason, has_images, usage } = choices.all;
+        self.said_bytes += said_bytes;
+        self.reason = reason.or(self.reason);
+        self.item.has_images |= has_images;
         // Moonshot's streams.
-        if let Some(usage) = choices.usage {
-            let (named, stated) = (&mut *self.named, &mut self.stated);
-            let mut figures = Figures { named, stated, apart: &mut self.apart };
-            self.has_usage |= reader::read(usage.get(), &mut figures).unwrap_or(false);
+        if let Some(usage) = usage {
+            self.has_usage |= reader::read(usage.get(), &mut self.figures()).unwrap_or(false);
         }
         Ok(())
     }
@@ -300,13 +279,10 @@ impl<'de> Elements<'de> for ToolCalls {
     }
 }
 
-/// Choices of a body.
+/// Choices of a body, together.
 #[derive(Default)]
 struct Choices<'de> {
-    has_images: bool,
-    reason: Option<&'de RawValue>,
-    usage: Option<&'de RawValue>,
-    said_bytes: u64,
+    all: Choice<'de>,
     is_first_done: bool,
 }
 
@@ -318,12 +294,12 @@ impl<'de> Elements<'de> for Choices<'de> {
     }
 
     fn done(&mut self, choice: Choice<'de>) {
-        self.said_bytes += choice.said_bytes;
-        self.usage = choice.usage.or(self.usage);
-        self.has_images |= choice.has_images;
+        self.all.said_bytes += choice.said_bytes;
+        self.all.usage = choice.usage.or(self.all.usage);
+        self.all.has_images |= choice.has_images;
         if !self.is_first_done {
             self.is_first_done = true;
-            self.reason = choice.reason;
+            self.all.reason = choice.reason;
         }
     }
 }
@@ -387,7 +363,7 @@ impl<'de> Reader<'de> for Said {
                 self.has_images |= raw.get().contains('{');
             }
             "tool_calls" => {
-                let mut calls = Parts(0);
+                let mut calls = Part(0);
                 map.next_value_seed(Each(&mut calls))?;
                 self.bytes += calls.0;
             }
@@ -404,23 +380,20 @@ impl<'de> Reader<'de> for Said {
     }
 }
 
-/// Total size of the texts in a list of parts or calls.
-struct Parts(u64);
+/// Total size of the texts in a part or call, or in a list of them.
+struct Part(u64);
 
-impl<'de> Elements<'de> for Parts {
-    type Element = Part;
+impl Elements<'_> for Part {
+    type Element = Self;
 
-    fn next(&mut self) -> Part {
-        Part(0)
+    fn next(&mut self) -> Self {
+        Self(0)
     }
 
-    fn done(&mut self, part: Part) {
+    fn done(&mut self, part: Self) {
         self.0 += part.0;
     }
 }
-
-/// Size of one part.
-struct Part(u64);
 
 impl<'de> Reader<'de> for Part {
     fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -465,7 +438,7 @@ fn content_bytes(value: &RawValue) -> u64 {
     if !value.get().starts_with('[') {
         return text_bytes(value);
     }
-    let mut parts = Parts(0);
+    let mut parts = Part(0);
     let mut deserializer = serde_json::Deserializer::from_str(value.get());
     let read = serde::de::DeserializeSeed::deserialize(Each(&mut parts), &mut deserializer);
     read.map_or(0, |_| parts.0)

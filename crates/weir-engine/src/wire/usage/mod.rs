@@ -148,7 +148,7 @@ impl Meter {
                 held.extend_from_slice(bytes);
             }
             Kind::Json(held) => {
-                let mut skim = Box::new(Skim::new());
+                let mut skim = Box::<Skim>::default();
                 skim.feed(held);
                 skim.feed(bytes);
                 self.kind = Kind::Large(skim);
@@ -213,7 +213,7 @@ impl Notes {
     fn part(&mut self, part: Part<'_>, large: &mut Option<Box<Skim>>) {
         match part {
             Part::Event(event) => self.event(event),
-            Part::Large(data) => large.get_or_insert_with(|| Box::new(Skim::new())).feed(data),
+            Part::Large(data) => large.get_or_insert_with(|| Box::<Skim>::default()).feed(data),
             Part::LargeEnd => {
                 let skim = large.take();
                 // Before its usage is read, which covers it.
@@ -265,12 +265,11 @@ impl Notes {
         // One check of the whole: its members are then known to be text.
         let text = std::str::from_utf8(body).ok()?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut named = self.named;
-        let mut answer = Answer::new(&mut named);
+        let mut answer = Answer { named: self.named, ..Answer::default() };
         let is_object = reader::read(text, &mut answer)?;
         answer.measure();
-        let Answer { has_usage, error, kind, model, stated, apart, reason, said_bytes, .. } =
-            answer;
+        let Answer { mut named, has_usage, error, kind, model, stated, apart, .. } = answer;
+        let Answer { reason, said_bytes, .. } = answer;
         let (lacks_choices, has_no_choice) =
             (answer.lacks_choices, answer.has_no_choice && !has_usage);
         let (item, background) = (answer.item, answer.background);

@@ -92,7 +92,7 @@ impl Opening {
     pub fn new(content_type: Option<&str>) -> Self {
         let (kind, verdict) = match Answering::of(content_type) {
             Answering::Stream => (Kind::Stream(Splitter::new(MAX_OPENING_BYTES)), None),
-            Answering::Json => (Kind::Json(Skim::new()), None),
+            Answering::Json => (Kind::Json(Skim::default()), None),
             // No model writes these: it is the page of a proxy or a login.
             Answering::Page => (Kind::Page, None),
             Answering::Other => (Kind::Other, Some(Verdict::Content)),

@@ -43,16 +43,17 @@ enum Frame {
 }
 
 /// What comes next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Expected {
     Key,
+    #[default]
     Value,
     /// A comma, or the end of the object or list.
     Next,
 }
 
 /// Scanner of one JSON object in pieces.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Skim {
     kept: Vec<u8>,
     frames: Vec<Frame>,
@@ -71,21 +72,6 @@ pub(super) struct Skim {
 }
 
 impl Skim {
-    pub(super) fn new() -> Self {
-        Self {
-            kept: Vec::new(),
-            frames: Vec::new(),
-            expected: Expected::Value,
-            key: Vec::new(),
-            in_string: false,
-            is_escaped: false,
-            value: None,
-            is_whole: false,
-            is_broken: false,
-            said_bytes: 0,
-        }
-    }
-
     /// Returns the copy, if the object was read to its end.
     pub(super) fn kept(&self) -> Option<&[u8]> {
         (self.is_whole && !self.is_broken).then_some(&self.kept)
@@ -321,7 +307,7 @@ mod tests {
     /// Skims a text, whole and byte by byte.
     fn skimmed(text: &str) -> Option<String> {
         let skim = |parts: &mut dyn Iterator<Item = &[u8]>| {
-            let mut skim = Skim::new();
+            let mut skim = Skim::default();
             parts.for_each(|part| skim.feed(part));
             skim.kept().map(|kept| String::from_utf8(kept.to_vec()).expect("text"))
         };
@@ -361,7 +347,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_skimmed_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let mut skim = Skim::new();
+            let mut skim = Skim::default();
             skim.feed(b"{\"output\":[{\"type\":");
             skim.feed(&bytes);
             prop_assert!(skim.kept.len() <= MAX_KEPT_BYTES);

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::super::answer::{CHAT_TEXTS, GAP, ends_paragraph};
 use super::super::calls::{self, Tally};
-use super::super::text::{self, Object, literal};
+use super::super::text::{self, Object};
 use super::super::{Next, valid_arguments};
 use super::fragments::Fragments;
 use super::{Action, Shared};
@@ -52,7 +52,7 @@ pub(super) struct Chat {
 }
 
 /// Call in a stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
     choice: u64,
     index: Option<u64>,
@@ -69,9 +69,10 @@ struct Slot {
     held: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Kind {
     /// The name so far could be the beginning of the tool's.
+    #[default]
     Unknown,
     /// A call of the tool.
     Own,
@@ -141,7 +142,7 @@ impl Chat {
         };
         let whole = self.continued(shared, &whole);
         let mut action = match has_substance {
-            true => Action::data(data, if is_end { without_usage(&whole) } else { whole }),
+            true => Action::data(data, if is_end { with_usage(&whole, "null") } else { whole }),
             false => Action::drop(),
         };
         if is_end {
@@ -310,7 +311,8 @@ impl Chat {
                     shared.collect(usize::MAX / 2);
                     return kept.push(raw.into());
                 }
-                self.slots.push(Slot::new(choice, index, &id));
+                let id = id.clone().into_owned();
+                self.slots.push(Slot { choice, index, id, ..Slot::default() });
                 self.slots.len() - 1
             }
         };
@@ -380,7 +382,7 @@ impl Chat {
             false => message.push_str(&format!("\"{content}\"")),
         }
         let mut push =
-            |name: &str, raw: &str| message.push_str(&format!(",{}:{raw}", literal(name)));
+            |name: &str, raw: &str| message.push_str(&format!(",{}:{raw}", json::quoted(name)));
         for (name, inner) in [("reasoning_content", reasoning_content), ("reasoning", reasoning)] {
             if !inner.is_empty() {
                 push(name, &format!("\"{inner}\""));
@@ -410,20 +412,6 @@ impl Chat {
 }
 
 impl Slot {
-    fn new(choice: u64, index: Option<u64>, id: &str) -> Self {
-        Self {
-            choice,
-            index,
-            id: id.to_owned(),
-            name: String::new(),
-            arguments: String::new(),
-            extras: Vec::new(),
-            kind: Kind::Unknown,
-            mapped: None,
-            held: Vec::new(),
-        }
-    }
-
     /// Reads a fragment, and decides whose call it is as soon as its name says so.
     fn read(&mut self, call: &Object<'_>, id: &str, may_keep: bool, tool: &str) {
         if self.id.is_empty() {
@@ -478,7 +466,7 @@ impl Slot {
 
     /// Returns the call as an element of a request's `tool_calls`.
     fn raw(&self) -> String {
-        let (id, name) = (literal(&self.id), literal(&self.name));
+        let (id, name) = (json::quoted(&self.id), json::quoted(&self.name));
         let quoted = format!("\"{}\"", self.arguments);
         let arguments = json::string(&quoted).unwrap_or_default();
         let arguments = match valid_arguments(&arguments) == arguments {
@@ -489,7 +477,7 @@ impl Slot {
             r#"{{"id":{id},"type":"function","function":{{"name":{name},"arguments":{arguments}}}"#
         );
         for (name, value) in &self.extras {
-            raw.push_str(&format!(",{}:{value}", literal(name)));
+            raw.push_str(&format!(",{}:{value}", json::quoted(name)));
         }
         raw.push('}');
         raw
@@ -513,10 +501,4 @@ fn set(members: &mut Vec<(String, String)>, name: &str, value: &str) {
 pub(super) fn with_usage(data: &str, sum: &str) -> String {
     let has_usage = Object::read(data).is_some_and(|own| own.get("usage").is_some());
     if has_usage { text::with(data, "usage", sum) } else { data.to_owned() }
-}
-
-/// Returns a chunk without figures of usage.
-fn without_usage(data: &str) -> String {
-    let has_usage = Object::read(data).is_some_and(|own| own.get("usage").is_some());
-    if has_usage { text::with(data, "usage", "null") } else { data.to_owned() }
 }

@@ -1,7 +1,8 @@
 //! Lists that chat completions stream in fragments, such as `reasoning_details` of OpenRouter and
 //! `thinking_blocks` of LiteLLM, put together again for the request that continues the answer.
 
-use super::super::text::{self, Object, literal};
+use super::super::text::{self, Object};
+use crate::wire::json;
 
 /// Members whose fragments are joined; of others the last value counts.
 const TEXTS: [&str; 6] = ["text", "summary", "thinking", "data", "content", "signature"];
@@ -53,7 +54,8 @@ impl Fragments {
     /// Returns the list as JSON text.
     pub(super) fn list(&self) -> String {
         let element = |members: &Vec<(String, String)>| {
-            let members = members.iter().map(|(name, value)| format!("{}:{value}", literal(name)));
+            let members =
+                members.iter().map(|(name, value)| format!("{}:{value}", json::quoted(name)));
             format!("{{{}}}", members.collect::<Vec<_>>().join(","))
         };
         format!("[{}]", self.0.iter().map(element).collect::<Vec<_>>().join(","))

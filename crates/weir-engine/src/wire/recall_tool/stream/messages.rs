@@ -165,7 +165,7 @@ impl Messages {
         let mark = match own {
             "\"\"" => own.to_owned(),
             _ if std::mem::replace(&mut block.is_marked, true) => "\"\"".to_owned(),
-            _ => text::literal(super::super::MARK),
+            _ => json::quoted(super::super::MARK),
         };
         let marked = text::with(&placed, "delta", &text::with(raw, "signature", &mark));
         Action::write(Write::Queue(placed, Some(marked)))

@@ -8,8 +8,8 @@ mod messages;
 mod responses;
 
 use super::super::event_filter::{self, Filter, Judge, Verdict};
+use super::super::json;
 use super::calls::Tally;
-use super::text::literal;
 use super::usage::summed_usage;
 use super::{MAX_ASSISTANT_BYTES, Next, Protocol, Round};
 use chat::Chat;
@@ -412,7 +412,7 @@ impl Rounds {
         self.shared.ends.clear();
         self.shared.rest.clear();
         self.shared.has_failed = true;
-        let (kind, code, message) = (literal(kind), literal(code), literal(message));
+        let (kind, code, message) = (json::quoted(kind), json::quoted(code), json::quoted(message));
         let (fields, data) = match &mut self.events {
             ProtocolEvents::Chat(_) => (
                 "",
