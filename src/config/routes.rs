@@ -22,7 +22,7 @@ pub struct Routes {
 }
 
 /// `[[routes]]`: one row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
     /// Names, or patterns in which `*` stands for any run of characters.
     pub models: Vec<String>,
@@ -337,15 +337,7 @@ mod tests {
     fn a_name_goes_before_a_pattern_and_its_own_spelling_before_others() {
         let row = |models: &[&str]| Route {
             models: models.iter().map(|&model| model.to_owned()).collect(),
-            upstream: DEFAULT_UPSTREAM.to_owned(),
-            send_as: None,
-            fallback: Vec::new(),
-            fallback_on: Vec::new(),
-            larger: None,
-            larger_when: LargerWhen::Refused,
-            max_input_tokens: None,
-            policy: None,
-            price: None,
+            ..Route::default()
         };
         let routes = Routes {
             rows: vec![

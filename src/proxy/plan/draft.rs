@@ -43,8 +43,8 @@ use weir_engine::compact::source::count_and_search;
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Repeated, Zone};
 use weir_engine::plan::{
-    CannotFit, Decisions, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
-    plan_with,
+    CannotFit, Decisions, Names, Plan, PlanError, PlanOptions, cost, extra_tokens,
+    fits_as_received, plan_with,
 };
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
@@ -153,7 +153,7 @@ impl Draft {
         (!is_model_known).then(|| shared.warn_once(&model, &found.entry));
         let route = Arc::clone(job.route.as_ref().unwrap_or_else(|| shared.routes.unmatched()));
         let settings = config.settings(found.name);
-        let by_model = route.policy().or(settings.policy.as_deref());
+        let by_model = route.row.policy.as_deref().or(settings.policy.as_deref());
         let mut policy = config.policy(job.options.policy.as_deref(), by_model);
         policy.strict_alternation = is_strict(job, &found.entry, is_model_known);
         adapt(&mut policy, job, request, (&route, &model));
@@ -549,9 +549,20 @@ impl Draft {
         Some(Spans::new(summaries, of, (job.protocol, &job.body), conversation))
     }
 
-    /// Returns the name of the policy that the plan follows.
-    pub(super) fn policy_name<'s>(&'s self, shared: &'s Shared, job: &'s Job) -> &'s str {
-        options::policy_name(&shared.config, job, &self.route, &self.settings)
+    /// Returns the names in a report on the plan.
+    pub(super) fn names<'s>(
+        &'s self,
+        shared: &'s Shared,
+        job: &'s Job,
+        planned: &'s Result<Planned, ProxyError>,
+    ) -> Names<'s> {
+        Names {
+            model: &self.model,
+            policy: options::policy_name(&shared.config, job, &self.route, &self.settings),
+            is_model_known: self.is_model_known,
+            edits: planned.as_ref().map_or("", |planned| planned.edits.as_str()),
+            refusal: planned.as_ref().err().map(|error| error.message.as_str()),
+        }
     }
 
     /// Describes the engine's plan for the rest of the request. Takes its body.

@@ -18,7 +18,6 @@ use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::upstreams::routes::{ModelOverride, Routes};
 use weir_engine::compact::receipt::Receipt;
 use weir_engine::compact::report::{self, Preflight, Report};
-use weir_engine::plan::Names;
 use weir_engine::wire::model::ModelField;
 use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
@@ -156,13 +155,7 @@ fn explain(shared: &Shared, job: &Job, question: &Question) -> Result<Explained,
     };
     let plan = plan.ok_or_else(fault)?;
     let described = || {
-        let names = Names {
-            model: &draft.model,
-            policy: draft.policy_name(shared, job),
-            is_model_known: draft.is_model_known,
-            edits: planned.as_ref().map_or("", |planned| planned.edits.as_str()),
-            refusal: planned.as_ref().err().map(|error| error.message.as_str()),
-        };
+        let names = draft.names(shared, job, &planned);
         let body = planned.as_ref().ok();
         let body = body.map(|planned| planned.body.clone().unwrap_or(job.body.clone()));
         let content = question.content.as_ref();

@@ -17,7 +17,7 @@ pub use self::turns::MAX_TURNS;
 use self::turns::{Turns, refused};
 use super::draft::{Draft, Drafted, Step};
 use super::effort::Effort;
-use super::planned::{Job, Planned};
+use super::planned::Job;
 use super::shared::{PlanState, Shared};
 use super::{explain, planner};
 use crate::config::{self, Config, Priced};
@@ -25,7 +25,7 @@ use crate::proxy::admit::request::RequestOptions;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::upstreams::routes::{Routes, UpstreamKnowledge};
 use weir_engine::compact::report::{Appearance, Report};
-use weir_engine::plan::{Names, Plan};
+use weir_engine::plan::Plan;
 use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
 
@@ -329,7 +329,7 @@ impl Plans {
         let Drafted { planned, plan } = self.plan(&mut draft, job, &request)?;
         let mut plan = plan.ok_or_else(fault)?;
         let describe =
-            |plan: &Plan| plan.report(&request, &names(&self.shared, &draft, job, &planned));
+            |plan: &Plan| plan.report(&request, &draft.names(&self.shared, job, &planned));
         if let Some(wanted) = wanted {
             let report = describe(&plan);
             let appearances = report.messages.iter().map(|row| plan.end.appearance(row)).collect();
@@ -337,7 +337,7 @@ impl Plans {
             run.plan = Some(Described { report, appearances });
         }
         let route = job.route.as_ref().unwrap_or_else(|| self.shared.routes.unmatched());
-        let price = route.price().or(match self.shared.config.price(&draft.model) {
+        let price = route.row.price.as_ref().or(match self.shared.config.price(&draft.model) {
             Priced::Known(price) | Priced::Default(price) => Some(price),
             Priced::Unpriced | Priced::Refused => None,
         });
@@ -352,21 +352,6 @@ impl Plans {
         };
         run.rows.push(row);
         Ok(facts)
-    }
-}
-
-fn names<'a>(
-    shared: &'a Shared,
-    draft: &'a Draft,
-    job: &'a Job,
-    planned: &'a Result<Planned, ProxyError>,
-) -> Names<'a> {
-    Names {
-        model: &draft.model,
-        policy: draft.policy_name(shared, job),
-        is_model_known: draft.is_model_known,
-        edits: planned.as_ref().map_or("", |planned| planned.edits.as_str()),
-        refusal: planned.as_ref().err().map(|error| error.message.as_str()),
     }
 }
 

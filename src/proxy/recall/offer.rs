@@ -133,7 +133,7 @@ fn is_offered(settings: &Settings, request: &ChatRequest, model: Option<&str>) -
     let sent = if request.model.name.is_some() { route.sent(asked) } else { asked };
     let config = &settings.config;
     let of_model = config.settings(config.models.find(sent).name);
-    let by_model = route.policy().or(of_model.policy.as_deref());
+    let by_model = route.row.policy.as_deref().or(of_model.policy.as_deref());
     // A later request has not the recall that such a model has signed.
     let is_bound = request.protocol != Protocol::Responses && binds_thinking(sent);
     !is_bound && config.policy(request.options.policy.as_deref(), by_model).offers_recall

@@ -48,7 +48,7 @@ impl<'a> Chat<'a> {
         let routes = settings.planner.routes();
         let asked = request.model.name.as_ref();
         let route = asked.map_or(routes.unmatched(), |model| routes.find(model));
-        let mut larger = route.larger().map(|(model, when)| (model.to_owned(), when));
+        let mut larger = route.row.larger.clone().map(|model| (model, route.row.larger_when));
         let current = choose(settings, &request, &mut larger).await?;
         let (stated, tenant) = (record.attribution(), request.caller.tenant);
         let mut origin = settings.journal.complete(&stated, tenant, &current.planned.labels);
@@ -74,7 +74,7 @@ impl<'a> Chat<'a> {
             larger,
             limit_tokens,
         };
-        if !chat.route.fallback().is_empty()
+        if !chat.route.row.fallback.is_empty()
             && !chat.current.may_be_asked(tenant)
             && let Some(other) = chat.next_fallback().await
         {
@@ -99,7 +99,7 @@ impl<'a> Chat<'a> {
         let route =
             request.model.name.as_ref().map_or(routes.unmatched(), |model| routes.find(model));
         let (route, limit_tokens) = (Arc::clone(route), current.planned.limit_tokens);
-        let (overflow, tried_fallbacks) = (OverflowRetry::default(), route.fallback().len());
+        let (overflow, tried_fallbacks) = (OverflowRetry::default(), route.row.fallback.len());
         let larger = None;
         Ok(Self {
             settings,
@@ -122,7 +122,7 @@ impl<'a> Chat<'a> {
     /// conversation as the first.
     async fn next_fallback(&mut self) -> Option<Attempt> {
         let (settings, request) = (self.settings, &self.request);
-        while let Some(model) = self.route.fallback().get(self.tried_fallbacks) {
+        while let Some(model) = self.route.row.fallback.get(self.tried_fallbacks) {
             self.tried_fallbacks += 1;
             let looked = Attempt::look(settings, request, Some(model)).await;
             let Ok(looked) = looked else { continue };
@@ -187,7 +187,14 @@ impl<'a> Chat<'a> {
             return false;
         }
         job.options.is_thinking_refused = true;
-        upstream.knowledge.bound_thinking.note(&planned.model);
+        if upstream.knowledge.bound_thinking.note(&planned.model) {
+            tracing::info!(
+                target: "weir::models",
+                model = planned.model,
+                "the upstream compares what stands before this model's thinking, so a compaction \
+                 leaves out all earlier thinking"
+            );
+        }
         let again = self.settings.planner.plan_fitting(job).await;
         let Ok(again) = again else { return false };
         planned.replace_refused(again);

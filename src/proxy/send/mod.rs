@@ -171,10 +171,10 @@ pub fn tried(sent: &Result<Inbound, ProxyError>) -> Option<Tried> {
 /// Whether a failure is a cause to try a fallback model of `route`.
 async fn is_cause(route: &Route, sent: &mut Result<Inbound, ProxyError>) -> bool {
     if matches!(sent, Err(error) if error.kind == ErrorKind::BudgetExhausted) {
-        return route.fallback_on().contains(&FallbackOn::Budget);
+        return route.row.fallback_on.contains(&FallbackOn::Budget);
     }
-    let Some(tried) = tried(sent).filter(|_| !route.fallback().is_empty()) else { return false };
-    for cause in route.fallback_on() {
+    let Some(tried) = tried(sent).filter(|_| !route.row.fallback.is_empty()) else { return false };
+    for cause in &route.row.fallback_on {
         let (status, words) = match cause {
             FallbackOn::Transient if tried.may_pass() => return true,
             FallbackOn::Transient | FallbackOn::Budget => continue,

@@ -223,7 +223,7 @@ fn figures(settings: &Settings, asked: &str, caller: &Caller) -> Figures {
     let learned = route.knowledge.learned.limits(caller.tenant, model, limits.configured());
     learned.apply(&mut limits, is_known);
     let by_name = [asked, model].map(|name| settings.config.configured_limit_tokens(name));
-    let lower = by_name.into_iter().flatten().chain(route.max_input_tokens()).min();
+    let lower = by_name.into_iter().flatten().chain(route.row.max_input_tokens).min();
     let is_learned = learned.window_tokens.is_some() || learned.max_input_tokens.is_some();
     if !is_known && !is_learned && lower.is_none() {
         return Figures::default();

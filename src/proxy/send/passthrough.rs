@@ -91,7 +91,7 @@ impl<'a> Passthrough<'a> {
         let route = Arc::clone(settings.planner.routes().find(&request.model));
         let current = Attempt::new(settings, &request, &request.model)?;
         let mut own = Self { settings, request, current, route, tried_fallbacks: 0, tenant };
-        if !own.route.fallback().is_empty()
+        if !own.route.row.fallback.is_empty()
             && !own.current.may_be_asked(tenant)
             && let Some(other) = own.next_fallback()
         {
@@ -107,7 +107,7 @@ impl<'a> Passthrough<'a> {
 
     /// Selects the next fallback model whose upstream is not skipped.
     fn next_fallback(&mut self) -> Option<Attempt> {
-        while let Some(model) = self.route.fallback().get(self.tried_fallbacks) {
+        while let Some(model) = self.route.row.fallback.get(self.tried_fallbacks) {
             self.tried_fallbacks += 1;
             let attempt = Attempt::new(self.settings, &self.request, model).ok();
             if let Some(attempt) = attempt.filter(|attempt| attempt.may_be_asked(self.tenant)) {
@@ -269,7 +269,7 @@ impl Attempt {
             return;
         }
         let limit_tokens = settings.config.configured_limit_tokens(model);
-        let by_route = settings.planner.routes().find(model).max_input_tokens();
+        let by_route = settings.planner.routes().find(model).row.max_input_tokens;
         tracing::warn!(
             target: "weir::limits",
             route,

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::config::{self, Config, DEFAULT_UPSTREAM, FallbackOn, LargerWhen};
-use crate::proxy::upstreams::bound_thinking::BoundThinking;
+use crate::config::{self, Config, DEFAULT_UPSTREAM};
 use crate::proxy::upstreams::learned::Learned;
+use crate::proxy::upstreams::refused_models::RefusedModels;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::Target;
 use weir_engine::wire::model::ModelField;
-use weir_store::budget::Price;
 
 /// Knowledge of one upstream's models.
 pub struct UpstreamKnowledge {
@@ -22,8 +21,8 @@ pub struct UpstreamKnowledge {
     pub learned: Arc<Learned>,
     /// Models for whose streams usage is not requested.
     pub usage_refusals: UsageRefusals,
-    /// Models whose thinking was refused after a compaction.
-    pub bound_thinking: BoundThinking,
+    /// Models that refuse thinking after a compaction changed what stands before it.
+    pub bound_thinking: RefusedModels,
 }
 
 impl UpstreamKnowledge {
@@ -35,7 +34,7 @@ impl UpstreamKnowledge {
             origin: None,
             learned: Arc::new(Learned::new(None, false, config.learning)),
             usage_refusals: UsageRefusals::new(upstream.ask_usage),
-            bound_thinking: BoundThinking::default(),
+            bound_thinking: RefusedModels::default(),
         }
     }
 }
@@ -43,42 +42,14 @@ impl UpstreamKnowledge {
 /// Route of some models: upstream and settings.
 pub struct Route {
     pub knowledge: Arc<UpstreamKnowledge>,
-    /// The row that they match; `None` for those that match none.
-    row: Option<config::Route>,
+    /// The row that they match; an empty one for those that match none.
+    pub row: config::Route,
 }
 
 impl Route {
     /// Returns the model name for the upstream, if `model` was requested.
     pub fn sent<'a>(&'a self, model: &'a str) -> &'a str {
-        self.row.as_ref().and_then(|row| row.send_as.as_deref()).unwrap_or(model)
-    }
-
-    pub fn fallback(&self) -> &[String] {
-        self.row.as_ref().map_or(&[], |row| &row.fallback)
-    }
-
-    /// Returns the failures after which the models of `fallback` are tried.
-    pub fn fallback_on(&self) -> &[FallbackOn] {
-        self.row.as_ref().map_or(&[], |row| &row.fallback_on)
-    }
-
-    /// Returns the larger model for conversations that do not fit.
-    pub fn larger(&self) -> Option<(&str, LargerWhen)> {
-        let row = self.row.as_ref()?;
-        Some((row.larger.as_deref()?, row.larger_when))
-    }
-
-    pub fn max_input_tokens(&self) -> Option<u64> {
-        self.row.as_ref()?.max_input_tokens
-    }
-
-    /// Returns the price of its requests, if it sets one.
-    pub fn price(&self) -> Option<&Price> {
-        self.row.as_ref()?.price.as_ref()
-    }
-
-    pub fn policy(&self) -> Option<&str> {
-        self.row.as_ref()?.policy.as_deref()
+        self.row.send_as.as_deref().unwrap_or(model)
     }
 }
 
@@ -92,11 +63,9 @@ pub struct Routes {
 impl Routes {
     /// Creates the routes of `config`; `knowledge` returns that of an upstream by name.
     pub fn new(config: Arc<Config>, knowledge: impl Fn(&str) -> Arc<UpstreamKnowledge>) -> Self {
-        let rows = config.routes.rows.iter().map(|row| {
-            Arc::new(Route { knowledge: knowledge(&row.upstream), row: Some(row.clone()) })
-        });
-        let rows = rows.collect();
-        let unmatched = Arc::new(Route { knowledge: knowledge(DEFAULT_UPSTREAM), row: None });
+        let route = |upstream: &str, row| Arc::new(Route { knowledge: knowledge(upstream), row });
+        let rows = config.routes.rows.iter().map(|row| route(&row.upstream, row.clone())).collect();
+        let unmatched = route(DEFAULT_UPSTREAM, config::Route::default());
         Self { config, unmatched, rows }
     }
 

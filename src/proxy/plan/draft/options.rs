@@ -58,7 +58,7 @@ pub(in crate::proxy::plan) fn policy_name<'s>(
     route: &'s Route,
     settings: &'s config::ModelSettings,
 ) -> &'s str {
-    let by_model = route.policy().or(settings.policy.as_deref());
+    let by_model = route.row.policy.as_deref().or(settings.policy.as_deref());
     job.options.policy.as_deref().or(by_model).unwrap_or(&config.context.default_policy)
 }
 
@@ -96,7 +96,7 @@ pub(super) fn adapt(
 
 /// Adapts the policy to the prices of `route` or `model`, as far as they are known.
 pub(super) fn adapt_to_price(policy: &mut Policy, config: &Config, route: &Route, model: &str) {
-    let price = route.price().or(match config.price(model) {
+    let price = route.row.price.as_ref().or(match config.price(model) {
         Priced::Known(price) | Priced::Default(price) => Some(price),
         Priced::Unpriced | Priced::Refused => None,
     });
@@ -149,7 +149,7 @@ pub(super) fn operator_tokens(
 ) -> Option<u64> {
     let by_name = [Some(model), job.alias_of.as_deref()].into_iter().flatten();
     let by_name = by_name.filter_map(|name| config.configured_limit_tokens(name));
-    by_name.chain(route.max_input_tokens()).min()
+    by_name.chain(route.row.max_input_tokens).min()
 }
 
 /// Halves the limit of a caller whose budgets are nearly spent.

@@ -8,6 +8,7 @@ use weir_engine::compact::report::Report;
 use weir_engine::plan::Plan;
 use weir_engine::wire::Edit;
 use weir_store::budget::{self, Billed, CACHE_FLOOR_TOKENS, NanoUsd, Price};
+use weir_store::ledger::signed_usd;
 
 /// Facts of a request that do not depend on the policy.
 pub(super) struct TurnFacts {
@@ -39,6 +40,13 @@ pub(super) struct TurnRow {
     reused_tokens: u64,
     /// Tokens that were sent before and must be read again, since a compaction moved them.
     rewritten_tokens: u64,
+    #[serde(flatten)]
+    costs: Costs,
+}
+
+/// Costs, as far as the model has a price.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Costs {
     cost_usd: Option<String>,
     /// Part of the cost that is due to the rewritten tokens.
     rewrite_usd: Option<String>,
@@ -48,7 +56,18 @@ pub(super) struct TurnRow {
     amounts: Option<Amounts>,
 }
 
-#[derive(Debug, Clone, Copy)]
+impl From<Amounts> for Costs {
+    fn from(amounts: Amounts) -> Self {
+        Self {
+            cost_usd: Some(usd(amounts.cost_nano_usd)),
+            rewrite_usd: Some(usd(amounts.rewrite_nano_usd)),
+            saved_usd: Some(signed_usd(amounts.saved_nano_usd)),
+            amounts: Some(amounts),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
 struct Amounts {
     cost_nano_usd: u64,
     rewrite_nano_usd: u64,
@@ -66,11 +85,8 @@ pub(super) struct Total {
     largest_sent_tokens: u64,
     reused_tokens: u64,
     rewritten_tokens: u64,
-    cost_usd: Option<String>,
-    rewrite_usd: Option<String>,
-    saved_usd: Option<String>,
-    #[serde(skip)]
-    amounts: Option<(u64, u64, i64)>,
+    #[serde(flatten)]
+    costs: Costs,
 }
 
 impl Total {
@@ -80,24 +96,6 @@ impl Total {
         self.refused_requests += usize::from(row.is_refused);
         self.compactions = row.compactions.max(self.compactions);
         self.received_tokens += row.received_tokens;
-        let Some(own) = row.amounts.filter(|_| !row.is_refused) else {
-            self.add_tokens(row);
-            return;
-        };
-        self.add_tokens(row);
-        let (cost, rewrite, saved) = self.amounts.unwrap_or_default();
-        let amounts = (
-            cost.saturating_add(own.cost_nano_usd),
-            rewrite.saturating_add(own.rewrite_nano_usd),
-            saved.saturating_add(own.saved_nano_usd),
-        );
-        self.amounts = Some(amounts);
-        self.cost_usd = Some(usd(amounts.0));
-        self.rewrite_usd = Some(usd(amounts.1));
-        self.saved_usd = Some(signed_usd(amounts.2));
-    }
-
-    fn add_tokens(&mut self, row: &TurnRow) {
         if row.is_refused {
             return;
         }
@@ -105,6 +103,15 @@ impl Total {
         self.largest_sent_tokens = self.largest_sent_tokens.max(row.sent_tokens);
         self.reused_tokens += row.reused_tokens;
         self.rewritten_tokens += row.rewritten_tokens;
+        if let Some(own) = row.costs.amounts {
+            let Amounts { cost_nano_usd, rewrite_nano_usd, saved_nano_usd } =
+                self.costs.amounts.unwrap_or_default();
+            self.costs = Costs::from(Amounts {
+                cost_nano_usd: cost_nano_usd.saturating_add(own.cost_nano_usd),
+                rewrite_nano_usd: rewrite_nano_usd.saturating_add(own.rewrite_nano_usd),
+                saved_nano_usd: saved_nano_usd.saturating_add(own.saved_nano_usd),
+            });
+        }
     }
 }
 
@@ -201,10 +208,7 @@ impl Before {
             is_refused,
             reused_tokens,
             rewritten_tokens,
-            cost_usd: amounts.map(|own| usd(own.cost_nano_usd)),
-            rewrite_usd: amounts.map(|own| usd(own.rewrite_nano_usd)),
-            saved_usd: amounts.map(|own| signed_usd(own.saved_nano_usd)),
-            amounts,
+            costs: amounts.map(Costs::from).unwrap_or_default(),
         };
         if !is_refused {
             self.replace(plan);
@@ -306,9 +310,4 @@ fn billed(prompt_tokens: u64, cached_tokens: u64) -> Billed {
 
 fn usd(nano_usd: u64) -> String {
     NanoUsd(nano_usd).to_decimal()
-}
-
-fn signed_usd(nano_usd: i64) -> String {
-    let sign = if nano_usd < 0 { "-" } else { "" };
-    format!("{sign}{}", usd(nano_usd.unsigned_abs()))
 }
