@@ -6,8 +6,8 @@ use http::StatusCode;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::plan::Planned;
 use crate::proxy::record::outcome::Outcome;
+use crate::proxy::traces::Attributes;
 use crate::proxy::traces::names::{self, operation, provider};
-use crate::proxy::traces::{Attribute, Attributes};
 use crate::proxy::upstreams::Upstream;
 use weir_engine::wire::usage::Metered;
 use weir_store::ledger::{Attribution, RequestId};
@@ -26,14 +26,14 @@ pub(super) fn request(
 ) -> Attributes {
     let mut attributes = vec![
         (names::METHOD, method.into()),
-        (names::ROUTE, Attribute::Text(format!("/v1/{route}"))),
-        (names::OUTCOME, Attribute::Word(outcome.name())),
+        (names::ROUTE, format!("/v1/{route}").into()),
+        (names::OUTCOME, outcome.name().into()),
     ];
     let status = status.map(|status| (names::STATUS, u64::from(status).into()));
     let action = action.map(|action| (names::ACTION, action.into()));
     attributes.extend(status.into_iter().chain(action));
     if let Outcome::Failed(kind) = outcome {
-        attributes.push((names::ERROR_TYPE, Attribute::Word(kind.word())));
+        attributes.push((names::ERROR_TYPE, kind.word().into()));
     }
     attributes
 }
@@ -45,7 +45,7 @@ pub(super) fn planned(planned: &Planned) -> Attributes {
         (names::SENT_TOKENS, planned.sent_tokens.into()),
         (names::LIMIT_TOKENS, planned.limit_tokens.into()),
         (names::COMPACTIONS, u64::from(planned.compactions).into()),
-        (names::COMPACTED, Attribute::Flag(planned.is_compacted_here)),
+        (names::COMPACTED, planned.is_compacted_here.into()),
     ]
 }
 
@@ -70,9 +70,9 @@ pub(super) fn costs(
     attempts: u64,
 ) -> Attributes {
     let mut attributes = vec![(names::ATTEMPTS, attempts.into())];
-    attributes.extend(id.map(|id| (names::REQUEST_ID, Attribute::Text(id.to_string()))));
-    let usd = |nano_usd: u64| Attribute::Decimal(nano_usd as f64 / 1e9);
-    attributes.extend(cost_nano_usd.map(|nano_usd| (names::COST_USD, usd(nano_usd))));
+    attributes.extend(id.map(|id| (names::REQUEST_ID, id.to_string().into())));
+    let usd = cost_nano_usd.map(|nano_usd| nano_usd as f64 / 1e9);
+    attributes.extend(usd.map(|usd| (names::COST_USD, usd.into())));
     attributes
 }
 
@@ -91,8 +91,8 @@ pub(super) fn attempt(
         (names::UPSTREAM, (&*upstream.name).into()),
     ];
     let Some(operation) = operation(route) else { return (name(method, route), attributes) };
-    attributes.push((names::OPERATION, Attribute::Word(operation)));
-    attributes.push((names::PROVIDER, Attribute::Word(provider(base.host(), route))));
+    attributes.push((names::OPERATION, operation.into()));
+    attributes.push((names::PROVIDER, provider(base.host(), route).into()));
     let model = model.filter(|model| !model.is_empty());
     attributes.extend(model.map(|model| (names::REQUEST_MODEL, model.into())));
     attributes.extend(max_output_tokens.map(|most| (names::REQUEST_MAX_TOKENS, most.into())));
@@ -114,7 +114,7 @@ pub(super) fn came_back(outcome: Outcome, status: Option<StatusCode>) -> Attribu
         }
     }
     if let Outcome::Failed(_) | Outcome::UpstreamCut | Outcome::IdleTimeout = outcome {
-        attributes.push((names::ERROR_TYPE, Attribute::Word(outcome.name())));
+        attributes.push((names::ERROR_TYPE, outcome.name().into()));
     }
     attributes
 }
@@ -132,7 +132,7 @@ pub(super) fn answer(metered: &Metered) -> Attributes {
     let figures = figures.into_iter().filter_map(|(name, figure)| Some((name, figure?.into())));
     let mut attributes: Attributes = figures.collect();
     attributes.extend(metered.model.as_deref().map(|model| (names::RESPONSE_MODEL, model.into())));
-    let reasons = metered.finish_reason.as_ref().map(|reason| vec![reason.to_string()]);
-    attributes.extend(reasons.map(|reasons| (names::FINISH_REASONS, Attribute::Texts(reasons))));
+    let reasons = metered.finish_reason.as_deref().map(|reason| vec![reason]);
+    attributes.extend(reasons.map(|reasons| (names::FINISH_REASONS, reasons.into())));
     attributes
 }

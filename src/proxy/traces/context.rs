@@ -1,6 +1,7 @@
 //! Trace context of a request in the header `traceparent`, by the W3C's recommendation.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use weir_store::hex;
 
 /// Header with the context.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -43,11 +44,6 @@ impl TraceContext {
         let text = format!("00-{}-{}-{flags:02x}", hex(&self.trace_id), hex(&self.span_id));
         HeaderValue::try_from(text).expect("hexadecimal digits make a header value")
     }
-}
-
-/// Returns bytes in hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Parses exactly `N` bytes in lower-case hexadecimal digits.

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::context::hex;
-use super::{Attribute, Finished, Span, SpanKind};
+use super::{Finished, Span, SpanKind};
 use crate::proxy::outbox::Parcel;
 use crate::upstream::Collector;
+use weir_store::hex;
 
 /// Maximum time that a span waits for others.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -86,10 +86,7 @@ fn body(service_name: &str, traces: &[Finished]) -> Vec<u8> {
         .flat_map(|trace| trace.spans.iter().map(|span| rendered(trace, span)))
         .collect();
     let version = env!("CARGO_PKG_VERSION");
-    let resource = [
-        ("service.name", Attribute::Text(service_name.to_owned())),
-        ("service.version", Attribute::Text(version.to_owned())),
-    ];
+    let resource = [("service.name", service_name.into()), ("service.version", version.into())];
     let resource: Vec<Value> = resource.iter().map(pair).collect();
     let request = json!({"resourceSpans": [{
         "resource": {"attributes": resource},
@@ -121,21 +118,19 @@ fn rendered(trace: &Finished, span: &Span) -> Value {
     rendered
 }
 
-fn pair((key, value): &(&'static str, Attribute)) -> Value {
+fn pair((key, value): &(&'static str, Value)) -> Value {
     json!({"key": key, "value": any_value(value)})
 }
 
-fn any_value(value: &Attribute) -> Value {
+fn any_value(value: &Value) -> Value {
     match value {
-        Attribute::Text(text) => json!({"stringValue": text}),
-        Attribute::Word(word) => json!({"stringValue": word}),
-        Attribute::Whole(number) => json!({"intValue": number.to_string()}),
-        Attribute::Decimal(number) => json!({"doubleValue": number}),
-        Attribute::Flag(flag) => json!({"boolValue": flag}),
-        Attribute::Texts(texts) => {
-            let values: Vec<Value> =
-                texts.iter().map(|text| json!({"stringValue": text})).collect();
-            json!({"arrayValue": {"values": values}})
+        Value::String(text) => json!({"stringValue": text}),
+        Value::Number(number) if number.is_f64() => json!({"doubleValue": number}),
+        Value::Number(number) => json!({"intValue": number.to_string()}),
+        Value::Bool(flag) => json!({"boolValue": flag}),
+        Value::Array(list) => {
+            json!({"arrayValue": {"values": list.iter().map(any_value).collect::<Vec<_>>()}})
         }
+        Value::Null | Value::Object(_) => Value::Null,
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
+use serde_json::Value;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -38,31 +39,8 @@ pub enum SpanKind {
     Client,
 }
 
-/// Value of an attribute.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Attribute {
-    Text(String),
-    Word(&'static str),
-    Whole(u64),
-    Decimal(f64),
-    Flag(bool),
-    Texts(Vec<String>),
-}
-
-impl From<&str> for Attribute {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<u64> for Attribute {
-    fn from(number: u64) -> Self {
-        Self::Whole(number)
-    }
-}
-
 /// Attributes by their names.
-pub type Attributes = Vec<(&'static str, Attribute)>;
+pub type Attributes = Vec<(&'static str, Value)>;
 
 /// Interval of a request.
 #[derive(Debug)]
