@@ -61,6 +61,15 @@ const ALIAS: &str = "alias";
 /// Action for a request that continues a conversation kept by the provider.
 const PROVIDER_STATE: &str = "provider_state";
 
+/// What a request is planned from.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) job: &'a Job,
+    /// Its body as read.
+    pub(super) request: &'a Request<'a>,
+}
+
 /// Request whose limits are known, with all that is at hand of its plan. Holds no part of the body, so
 /// that another thread can continue with it.
 pub(super) struct Draft {
@@ -237,26 +246,24 @@ impl Draft {
     /// once. Continues where an earlier call stopped. Returns the messages that it parsed, too.
     pub(super) fn count(
         &mut self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
+        given: Given<'_>,
         most_bytes: usize,
     ) -> Result<Parsed, ProxyError> {
-        if !self.find_decisions(shared, job, request, most_bytes > INLINE_BYTES) {
+        if !self.find_decisions(given, most_bytes > INLINE_BYTES) {
             return Ok(Parsed::new());
         }
-        self.count_extras(shared, job, request, most_bytes);
+        self.count_extras(given, most_bytes);
         let Some(extras_tokens) = self.extras.iter().copied().sum() else {
             return Ok(Parsed::new());
         };
         if self.conversation.is_none() {
-            if !self.count_head(shared, job, request, most_bytes) {
+            if !self.count_head(given, most_bytes) {
                 return Ok(Parsed::new());
             }
-            self.conversation = Some(self.look_up(shared, job, request, extras_tokens));
-            self.options.compacts_early = self.is_cold(request);
+            self.conversation = Some(self.look_up(given, extras_tokens));
+            self.options.compacts_early = self.is_cold(given.request);
         }
-        self.count_messages(shared, job, request, most_bytes)
+        self.count_messages(given, most_bytes)
     }
 
     /// Returns the hashes of the messages.
@@ -271,13 +278,7 @@ impl Draft {
 
     /// Counts the first messages if they are the system's: a state of the conversation is known by their form.
     /// Returns `false` if that is more than `most_bytes`.
-    fn count_head(
-        &mut self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
-        most_bytes: usize,
-    ) -> bool {
+    fn count_head(&mut self, Given { shared, job, request }: Given<'_>, most_bytes: usize) -> bool {
         let (cache, measure) = (&shared.state.cache, self.options.measure);
         let hashes = self.hashes(shared, request)[..request.head()].to_vec();
         self.head.clear();
@@ -297,13 +298,7 @@ impl Draft {
     }
 
     /// Counts the items outside the messages, once for each content.
-    fn count_extras(
-        &mut self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
-        most_bytes: usize,
-    ) {
+    fn count_extras(&mut self, Given { shared, job, request }: Given<'_>, most_bytes: usize) {
         let (cache, measure) = (&shared.state.cache, self.options.measure);
         for (extra, counted) in request.extras.iter().zip(&mut self.extras) {
             if counted.is_some() {
@@ -321,13 +316,8 @@ impl Draft {
 
     /// Looks up the state that an earlier request of the conversation left, and counts of its
     /// messages.
-    fn look_up(
-        &mut self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
-        extras_tokens: u64,
-    ) -> Conversation {
+    fn look_up(&mut self, given: Given<'_>, extras_tokens: u64) -> Conversation {
+        let Given { shared, job, request } = given;
         // Only those that went on from a compaction after a pause have its state.
         let decisions = self.options.decisions(request, extras_tokens);
         let decisions = Decisions { compacted_at: Vec::new(), ..decisions };
@@ -341,7 +331,7 @@ impl Draft {
         let remembered = cache.longest_fold(&chain, &self.head);
         let remembered_messages = remembered.as_ref().map(|earlier| earlier.state.messages());
         // Compacting again looks up all records, which renews their lifetime in the store.
-        let spans = self.spans(shared, job, request);
+        let spans = self.spans(given);
         let is_stale = |earlier: &Remembered| {
             spans.as_ref().is_some_and(|spans| spans.is_stale(earlier.looked_at))
         };
@@ -393,11 +383,10 @@ impl Draft {
     /// they are decoded once for both.
     fn count_messages(
         &mut self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
+        given: Given<'_>,
         most_bytes: usize,
     ) -> Result<Parsed, ProxyError> {
+        let Given { shared, job, request } = given;
         let cost = cost(request, &self.options, &AtHand::new(self, shared, job));
         let is_read = cost.is_read_likely && most_bytes > INLINE_BYTES;
         let Some(conversation) = &mut self.conversation else { return Ok(Parsed::new()) };
@@ -418,7 +407,7 @@ impl Draft {
             Ok((fact, Some(reading)))
         };
         let mut parsed = vec![None; request.messages.len()];
-        for (index, counted) in unknown.iter().zip(map(shared, job, request, &unknown, count)) {
+        for (index, counted) in unknown.iter().zip(map(given, &unknown, count)) {
             let (fact, reading): (Fact, _) = match counted {
                 Ok(counted) => counted,
                 Err(error) => {
@@ -433,7 +422,7 @@ impl Draft {
     }
 
     /// Whether the plan may take longer than the request's own task may.
-    pub(super) fn is_long_work(&self, shared: &Shared, job: &Job, request: &Request<'_>) -> bool {
+    pub(super) fn is_long_work(&self, Given { shared, job, request }: Given<'_>) -> bool {
         let cost = cost(request, &self.options, &AtHand::new(self, shared, job));
         // A long body is known, but nothing of its conversation under these options.
         let conversation = self.conversation.as_ref();
@@ -451,18 +440,13 @@ impl Draft {
     }
 
     /// Plans the request, which is counted completely.
-    pub(super) fn plan(
-        &self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
-        parsed: Parsed,
-    ) -> Step {
+    pub(super) fn plan(&self, given: Given<'_>, parsed: Parsed) -> Step {
+        let Given { shared, job, request } = given;
         if let Some(error) = refusal::repeats(request, job.options.max_repeats) {
             let planned = Err(self.about(error, None));
             return Step::Done(Box::new(Drafted { planned, plan: None }));
         }
-        let spans = self.spans(shared, job, request);
+        let spans = self.spans(given);
         let status =
             |gone: &[usize], space: Space| spans.as_ref().and_then(|own| own.status(gone, space));
         let at_hand = AtHand::new(self, shared, job).with(parsed, spans.as_ref());
@@ -471,13 +455,13 @@ impl Draft {
         if let Some(wanted) = spans.as_ref().and_then(Spans::take_open) {
             return Step::Waits(wanted);
         }
-        let counted = plan.as_ref().ok().and_then(|plan| self.counted(shared, job, request, plan));
-        if self.must_begin_again(shared, job, request, (&plan, counted)) {
+        let counted = plan.as_ref().ok().and_then(|plan| self.counted(given, plan));
+        if self.must_begin_again(given, (&plan, counted)) {
             return Step::Again;
         }
         Step::Done(Box::new(match plan {
             Ok(mut plan) => {
-                let mut planned = self.planned(shared, job, request, &mut plan, spans.as_ref());
+                let mut planned = self.planned(given, &mut plan, spans.as_ref());
                 if let (Some(counted), Some(measure)) = (counted, self.other_measure()) {
                     planned.received_tokens = counted.received_tokens;
                     planned.sent_tokens = counted.sent_tokens;
@@ -536,12 +520,7 @@ impl Draft {
     }
 
     /// Returns the records for messages that compactions remove, if summaries are enabled.
-    fn spans<'s>(
-        &'s self,
-        shared: &'s Shared,
-        job: &'s Job,
-        request: &'s Request<'s>,
-    ) -> Option<Spans<'s>> {
+    fn spans<'s>(&'s self, Given { shared, job, request }: Given<'s>) -> Option<Spans<'s>> {
         let summaries = shared.summaries.as_ref()?;
         let encoding = self.options.measure.encoding;
         let conversation = (request.messages.as_slice(), self.model.as_str(), encoding);
@@ -568,9 +547,7 @@ impl Draft {
     /// Describes the engine's plan for the rest of the request. Takes its body.
     fn planned(
         &self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
+        Given { shared, job, request }: Given<'_>,
         plan: &mut Plan,
         spans: Option<&Spans<'_>>,
     ) -> Planned {
@@ -757,9 +734,7 @@ pub(super) fn read_body<'a>(
 
 /// Applies `work` to some of the messages, shared with other threads if they are large.
 fn map<T: Send + 'static>(
-    shared: &Shared,
-    job: &Job,
-    request: &Request<'_>,
+    Given { shared, job, request }: Given<'_>,
     messages: &[usize],
     work: impl Fn(&str) -> T + Send + Sync + 'static,
 ) -> Vec<T> {

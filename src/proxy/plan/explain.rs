@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::draft::{Drafted, Step};
+use super::draft::{Drafted, Given, Step};
 use super::planned::Job;
 use super::planner::{self, Planner};
 use super::question::Question;
@@ -144,7 +144,7 @@ pub fn with_messages(protocol: Protocol, body: Bytes) -> Bytes {
 
 fn explain(shared: &Shared, job: &Job, question: &Question) -> Result<Explained, ProxyError> {
     let (mut draft, request) = planner::read(shared, job, planner::look(shared, job))?;
-    let drafted = match planner::plan(&mut draft, shared, job, &request)? {
+    let drafted = match planner::plan(&mut draft, Given { shared, job, request: &request })? {
         Step::Done(drafted) => *drafted,
         Step::Long | Step::Again | Step::Waits(_) => return Err(fault()),
     };

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use self::bill::{Before, Bill, Total, TurnFacts, TurnRow, Whole};
 pub use self::turns::MAX_TURNS;
 use self::turns::{Turns, refused};
-use super::draft::{Draft, Drafted, Step};
+use super::draft::{Draft, Drafted, Given, Step};
 use super::effort::Effort;
 use super::planned::Job;
 use super::shared::{PlanState, Shared};
@@ -299,7 +299,8 @@ impl Plans {
         job: &Job,
         request: &Request<'_>,
     ) -> Result<Drafted, ProxyError> {
-        let mut drafted = match planner::plan(draft, &self.shared, job, request)? {
+        let given = Given { shared: &self.shared, job, request };
+        let mut drafted = match planner::plan(draft, given)? {
             Step::Done(drafted) => *drafted,
             Step::Long | Step::Again | Step::Waits(_) => return Err(fault()),
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::draft::{self, Draft, Drafted, INLINE_BYTES, LONG_BODY_BYTES, Step, read_body};
+use super::draft::{self, Draft, Drafted, Given, INLINE_BYTES, LONG_BODY_BYTES, Step, read_body};
 use super::effort::Effort;
 use super::planned::{Job, Planned};
 use super::prefix_cache::{Looked, SharedPrefix};
@@ -197,11 +197,12 @@ fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
         return Ok(Start::Long(PartialPlan::Looked(looked.map(Box::new))));
     }
     let (mut draft, request) = read(shared, job, looked)?;
-    let step = guarded(&mut draft, job, &request, |draft| {
-        let parsed = draft.count(shared, job, &request, INLINE_BYTES)?;
-        Ok(match draft.is_long_work(shared, job, &request) {
+    let given = Given { shared, job, request: &request };
+    let step = guarded(&mut draft, given, |draft| {
+        let parsed = draft.count(given, INLINE_BYTES)?;
+        Ok(match draft.is_long_work(given) {
             true => Step::Long,
-            false => draft.plan(shared, job, &request, parsed),
+            false => draft.plan(given, parsed),
         })
     });
     let step = step?;
@@ -226,7 +227,7 @@ fn finish(shared: &Shared, job: &Job, begun: PartialPlan) -> Result<Step, ProxyE
             (*draft, request)
         }
     };
-    plan(&mut draft, shared, job, &request)
+    plan(&mut draft, Given { shared, job, request: &request })
 }
 
 /// Looks a job's body up in the prefix cache; `None` for a short one.
@@ -252,16 +253,11 @@ pub(super) fn read<'a>(
     })
 }
 /// Counts a job's request and plans it, however long it takes.
-pub(super) fn plan(
-    draft: &mut Draft,
-    shared: &Shared,
-    job: &Job,
-    request: &Request<'_>,
-) -> Result<Step, ProxyError> {
-    guarded(draft, job, request, |draft| {
+pub(super) fn plan(draft: &mut Draft, given: Given<'_>) -> Result<Step, ProxyError> {
+    guarded(draft, given, |draft| {
         loop {
-            let parsed = draft.count(shared, job, request, usize::MAX)?;
-            match draft.plan(shared, job, request, parsed) {
+            let parsed = draft.count(given, usize::MAX)?;
+            match draft.plan(given, parsed) {
                 Step::Again => draft.begin_again(),
                 step => return Ok(step),
             }
@@ -272,15 +268,14 @@ pub(super) fn plan(
 /// Takes a step; after a panic inside, forwards the original if that fits.
 fn guarded(
     draft: &mut Draft,
-    job: &Job,
-    request: &Request<'_>,
+    given: Given<'_>,
     step: impl FnOnce(&mut Draft) -> Result<Step, ProxyError>,
 ) -> Result<Step, ProxyError> {
     if let Ok(step) = catch_unwind(AssertUnwindSafe(|| step(draft))) {
         return step;
     }
     tracing::error!(target: "weir::fault", model = %shown(&draft.model), "compaction failed");
-    let planned = catch_unwind(AssertUnwindSafe(|| draft.after_fault(job, request)));
+    let planned = catch_unwind(AssertUnwindSafe(|| draft.after_fault(given.job, given.request)));
     let planned = planned.ok().flatten().ok_or_else(|| {
         let message = "compaction failed, and the request does not fit without it";
         ProxyError::new(ErrorKind::Internal, message)
@@ -317,7 +312,8 @@ mod tests {
     fn faulty(max_input_tokens: Option<u64>, words: usize) -> Result<Planned, ProxyError> {
         let (shared, job) = (shared(), job(body(words), max_input_tokens));
         let (mut draft, request) = read(&shared, &job, None)?;
-        match guarded(&mut draft, &job, &request, |_| panic!("a fault on purpose"))? {
+        let given = Given { shared: &shared, job: &job, request: &request };
+        match guarded(&mut draft, given, |_| panic!("a fault on purpose"))? {
             Step::Done(drafted) => drafted.planned,
             Step::Long | Step::Again | Step::Waits(_) => panic!("it waits for nothing"),
         }
@@ -541,7 +537,8 @@ mod tests {
             let read_before = read_before.map(|known| known.prefix().messages());
             let (mut draft, request) =
                 read(&shared, &job, looked).unwrap_or_else(|_| panic!("readable"));
-            let counted = draft.count(&shared, &job, &request, usize::MAX);
+            let counted =
+                draft.count(Given { shared: &shared, job: &job, request: &request }, usize::MAX);
             assert!(counted.is_ok());
             let expected = (messages > 41).then_some(messages - 2);
             assert_eq!((read_before, draft.remembered_messages()), (expected, expected));

@@ -5,7 +5,7 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Draft, map};
+use super::{Draft, Given, map};
 use crate::proxy::plan::effort::Effort;
 use crate::proxy::plan::parallel::{Ahead, span};
 use crate::proxy::plan::plan_cache::Remembered;
@@ -186,7 +186,8 @@ impl AtHand<'_> {
             *under_way = Some(UnderWay { messages: all, readings: Vec::new(), work });
         }
         let readings = under_way.as_mut().and_then(|under_way| under_way.read(messages));
-        readings.unwrap_or_else(|| map(self.shared, self.job, request, messages, read))
+        let given = Given { shared: self.shared, job: self.job, request };
+        readings.unwrap_or_else(|| map(given, messages, read))
     }
 }
 

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Draft, map};
+use super::{Draft, Given, map};
 use crate::proxy::plan::decisions::{Begun, Looking};
 use crate::proxy::plan::plan_cache::LastSent;
 use crate::proxy::plan::planned::Job;
-use crate::proxy::plan::shared::Shared;
 use weir_engine::compact::policy::Goal;
 use weir_engine::compact::report::Treatment;
 use weir_engine::compact::{Fact, Measure};
@@ -31,9 +30,7 @@ impl Draft {
     /// by them. Returns `false` if that takes longer than the request's own task may.
     pub(super) fn find_decisions(
         &mut self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
+        Given { shared, job, request }: Given<'_>,
         may_block: bool,
     ) -> bool {
         let head = request.head();
@@ -104,16 +101,11 @@ impl Draft {
     }
 
     /// Counts a plan by the configuration's way of counting, if kept decisions count otherwise.
-    pub(super) fn counted(
-        &self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
-        plan: &Plan,
-    ) -> Option<Counted> {
+    pub(super) fn counted(&self, given: Given<'_>, plan: &Plan) -> Option<Counted> {
+        let Given { shared, job, request } = given;
         let measure = self.other_measure()?;
         let cache = &shared.state.cache;
-        let overhead_tokens = REPLY_PRIMING + self.extras_by(measure, shared, job, request);
+        let overhead_tokens = REPLY_PRIMING + self.extras_by(measure, given);
         let protocol = request.protocol;
         let by = (job.tenant, protocol, measure);
         let keys: Vec<u128> = self.hashes.iter().map(|own| cache.content_key(by, *own)).collect();
@@ -121,7 +113,7 @@ impl Draft {
             (0..keys.len()).filter(|message| cache.fact(keys[*message]).is_none()).collect();
         let count = move |raw: &str| Some(measure.fact(&protocol.read_message(raw).ok()?));
         let mut tokens = vec![0; request.messages.len()];
-        for (message, fact) in unknown.iter().zip(map(shared, job, request, &unknown, count)) {
+        for (message, fact) in unknown.iter().zip(map(given, &unknown, count)) {
             let fact: Fact = fact?;
             cache.keep_fact(keys[*message], fact);
             tokens[*message] = fact.tokens;
@@ -138,13 +130,7 @@ impl Draft {
     }
 
     /// Counts the items outside the messages by another way of counting.
-    fn extras_by(
-        &self,
-        measure: Measure,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
-    ) -> u64 {
+    fn extras_by(&self, measure: Measure, Given { shared, job, request }: Given<'_>) -> u64 {
         let cache = &shared.state.cache;
         let tokens = request.extras.iter().map(|extra| {
             let key = cache.extra_key(job.tenant, measure, extra);
@@ -164,9 +150,7 @@ impl Draft {
     /// unknown what was sent.
     pub(super) fn must_begin_again(
         &self,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
+        given: Given<'_>,
         (plan, counted): (&Result<Plan, PlanError>, Option<Counted>),
     ) -> bool {
         let Some(found) = self.found.as_ref().filter(|_| !self.is_begun_again) else {
@@ -184,26 +168,19 @@ impl Draft {
             Ok(plan) => {
                 let is_too_much =
                     counted.is_some_and(|counted| counted.sent_tokens > plan.limit_tokens);
-                is_too_much
-                    || (plan.is_compacted_here && self.has_moved(current, shared, job, request))
+                is_too_much || (plan.is_compacted_here && self.has_moved(current, given))
             }
-            Err(PlanError::CannotFit(_)) => self.has_moved(current, shared, job, request),
+            Err(PlanError::CannotFit(_)) => self.has_moved(current, given),
             Err(PlanError::Message { .. } | PlanError::Stopped { .. }) => false,
         }
     }
 
     /// Whether the options by configuration lead to other plans than the kept decisions.
-    fn has_moved(
-        &self,
-        current: &PlanOptions,
-        shared: &Shared,
-        job: &Job,
-        request: &Request<'_>,
-    ) -> bool {
-        let extras_tokens = self.extras_by(current.measure, shared, job, request);
+    fn has_moved(&self, current: &PlanOptions, given: Given<'_>) -> bool {
+        let extras_tokens = self.extras_by(current.measure, given);
         let kept = self.options.kept.as_ref();
         kept.is_some_and(|kept| {
-            kept.profile != current.profile(request, extras_tokens)
+            kept.profile != current.profile(given.request, extras_tokens)
                 || kept.late_system_as_user != current.late_system_as_user
         })
     }
