@@ -31,6 +31,9 @@ const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '60s';
 /// Parameter of a statement.
 pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
 
+/// Result of an operation on the server.
+pub(super) type Served<T> = Result<T, ServerFailure>;
+
 /// Error of an operation on the server.
 #[derive(Debug)]
 pub enum ServerFailure {
@@ -151,7 +154,7 @@ impl Connection {
         address: &Address,
         health: &Arc<Health>,
         changed: &Arc<Notify>,
-    ) -> Result<Self, ServerFailure> {
+    ) -> Served<Self> {
         // The timeout includes name resolution, and a server that accepts but does not answer.
         let connecting = address.config.connect(address.tls.clone());
         let connected = tokio::time::timeout(timeout(health), connecting).await;
@@ -189,16 +192,12 @@ impl Connection {
     }
 
     /// Runs statements without parameters.
-    pub(super) async fn batch(&self, sql: &str) -> Result<(), ServerFailure> {
+    pub(super) async fn batch(&self, sql: &str) -> Served<()> {
         self.within(timeout(&self.health), self.client.batch_execute(sql)).await
     }
 
     /// Returns the rows of a statement.
-    pub(super) async fn rows(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, ServerFailure> {
+    pub(super) async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Served<Vec<Row>> {
         let answer = async {
             let statement = self.prepared(sql).await?;
             self.client.query(&statement, params).await
@@ -207,11 +206,7 @@ impl Connection {
     }
 
     /// Returns the single row of a statement.
-    pub(super) async fn row(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Option<Row>, ServerFailure> {
+    pub(super) async fn row(&self, sql: &str, params: &[Param<'_>]) -> Served<Option<Row>> {
         Ok(self.rows(sql, params).await?.into_iter().next())
     }
 
@@ -221,16 +216,12 @@ impl Connection {
         timeout: Duration,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, ServerFailure> {
+    ) -> Served<Vec<Row>> {
         self.within(timeout, self.client.query(sql, params)).await
     }
 
     /// Runs a statement; returns the number of changed rows.
-    pub(super) async fn execute(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<u64, ServerFailure> {
+    pub(super) async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Served<u64> {
         let answer = async {
             let statement = self.prepared(sql).await?;
             self.client.execute(&statement, params).await
@@ -240,25 +231,25 @@ impl Connection {
 
     /// Begins a transaction. Without [`Self::commit`] or [`Self::roll_back`], the connection is not
     /// reused.
-    pub(super) async fn begin(&self) -> Result<(), ServerFailure> {
+    pub(super) async fn begin(&self) -> Served<()> {
         self.is_in_transaction.store(true, Ordering::Relaxed);
         self.batch("BEGIN").await
     }
 
-    pub(super) async fn commit(&self) -> Result<(), ServerFailure> {
+    pub(super) async fn commit(&self) -> Served<()> {
         self.batch("COMMIT").await?;
         self.is_in_transaction.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    pub(super) async fn roll_back(&self) -> Result<(), ServerFailure> {
+    pub(super) async fn roll_back(&self) -> Served<()> {
         self.batch("ROLLBACK").await?;
         self.is_in_transaction.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Prepares a statement in advance, so that it can be pipelined.
-    pub(super) async fn prepare(&self, sql: &str) -> Result<(), ServerFailure> {
+    pub(super) async fn prepare(&self, sql: &str) -> Served<()> {
         self.within(timeout(&self.health), self.prepared(sql)).await.map(drop)
     }
 
@@ -277,7 +268,7 @@ impl Connection {
         &self,
         timeout: Duration,
         asked_at: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, ServerFailure> {
+    ) -> Served<T> {
         match tokio::time::timeout(timeout, asked_at).await {
             Ok(Ok(answered)) => Ok(answered),
             Ok(Err(error)) => {

@@ -16,7 +16,7 @@ use super::super::ledger::rollup::{
 };
 use super::super::wal::record::{self, IntentRecord, Record, Remainder, SettlementRecord};
 use super::columns::Columns;
-use super::connection::{Connection, Param, ServerFailure};
+use super::connection::{Connection, Param, Served};
 
 const OPEN: &str = "INSERT INTO weir_intent (id, instance, begun_ms, facts)
     SELECT given.id, $1, given.begun_ms, given.facts
@@ -119,7 +119,7 @@ fn unnested(types: &[&str], first: usize) -> String {
 }
 
 /// Prepares the statements that are pipelined.
-pub(super) async fn prepare(connection: &Connection) -> Result<(), ServerFailure> {
+pub(super) async fn prepare(connection: &Connection) -> Served<()> {
     for sql in [OPEN, RELEASE, FORGET, &INSERT, &KNOWN, &ADD, &LEARN, &SETTLE] {
         connection.prepare(sql).await?;
     }
@@ -177,7 +177,7 @@ pub(super) async fn write(
     connection: &Connection,
     usage_cache: &mut UsageCache,
     records: &WriteGroup<'_>,
-) -> Result<Vec<bool>, ServerFailure> {
+) -> Served<Vec<bool>> {
     let released: Vec<&[u8]> = records
         .decoded
         .iter()
@@ -209,7 +209,7 @@ pub(super) async fn write(
     Ok(records.decoded.iter().map(is_new).collect())
 }
 
-async fn open(connection: &Connection, records: &WriteGroup<'_>) -> Result<(), ServerFailure> {
+async fn open(connection: &Connection, records: &WriteGroup<'_>) -> Served<()> {
     if records.opened.is_empty() {
         return Ok(());
     }
@@ -226,7 +226,7 @@ async fn open(connection: &Connection, records: &WriteGroup<'_>) -> Result<(), S
         .map(drop)
 }
 
-async fn release(connection: &Connection, ids: &[&[u8]]) -> Result<(), ServerFailure> {
+async fn release(connection: &Connection, ids: &[&[u8]]) -> Served<()> {
     if ids.is_empty() {
         return Ok(());
     }
@@ -238,7 +238,7 @@ async fn settle(
     connection: &Connection,
     usage_cache: &mut UsageCache,
     settled: &[(&IntentRecord<'_>, &SettlementRecord<'_>)],
-) -> Result<HashSet<[u8; 16]>, ServerFailure> {
+) -> Served<HashSet<[u8; 16]>> {
     let all = rollup_of(settled, |_| true);
     if all.usage.keys().all(|key| usage_cache.known.contains(key)) {
         match settle_new(connection, settled, &all).await {
@@ -254,7 +254,7 @@ async fn settle_new(
     connection: &Connection,
     settled: &[(&IntentRecord<'_>, &SettlementRecord<'_>)],
     all: &Rollup<'_>,
-) -> Result<HashSet<[u8; 16]>, ServerFailure> {
+) -> Served<HashSet<[u8; 16]>> {
     let new: HashSet<[u8; 16]> = settled.iter().map(|(intent, _)| intent.id.0).collect();
     let (requests, totals, learned) =
         (requests(settled), totals(&all.usage), learned(&all.outputs));
@@ -271,7 +271,7 @@ async fn settle_in_steps(
     usage_cache: &mut UsageCache,
     settled: &[(&IntentRecord<'_>, &SettlementRecord<'_>)],
     all: &Rollup<'_>,
-) -> Result<HashSet<[u8; 16]>, ServerFailure> {
+) -> Served<HashSet<[u8; 16]>> {
     let requests = requests(settled);
     let candidates = Columns::new(all.usage.keys().map(UsageKey::values));
     let (rows_given, places_given) = (requests.params(), candidates.params());
@@ -347,7 +347,7 @@ async fn bound<'a>(
     rows: &mut Option<(i64, u64)>,
     known: &BTreeSet<&UsageKey<'a>>,
     usage: BTreeMap<UsageKey<'a>, Totals>,
-) -> Result<BTreeMap<UsageKey<'a>, Totals>, ServerFailure> {
+) -> Served<BTreeMap<UsageKey<'a>, Totals>> {
     let mut bounded: BTreeMap<UsageKey<'a>, Totals> = BTreeMap::new();
     // Rows that the group itself adds, by day and tenant.
     let mut of_tenants: BTreeMap<(i64, [u8; 16]), u64> = BTreeMap::new();
@@ -382,11 +382,7 @@ async fn bound<'a>(
     Ok(bounded)
 }
 
-async fn count(
-    connection: &Connection,
-    sql: &str,
-    params: &[Param<'_>],
-) -> Result<u64, ServerFailure> {
+async fn count(connection: &Connection, sql: &str, params: &[Param<'_>]) -> Served<u64> {
     let row = connection.row(sql, params).await?;
     Ok(row.map_or(0, |row| u64::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::connection::{Connection, ServerFailure};
+use super::connection::{Connection, Served};
 
 /// Interval of updates.
 pub(super) const BEAT_INTERVAL: Duration = Duration::from_secs(2);
@@ -11,7 +11,7 @@ pub(super) const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) const LIFETIME: &str = "interval '10 seconds'";
 
 /// Updates the row of `id`. If it counted as dead, its life starts again.
-pub(super) async fn beat(connection: &Connection, id: &[u8; 16]) -> Result<(), ServerFailure> {
+pub(super) async fn beat(connection: &Connection, id: &[u8; 16]) -> Served<()> {
     let sql = format!(
         "INSERT INTO weir_instance AS own VALUES ($1, clock_timestamp(), clock_timestamp())
          ON CONFLICT (id) DO UPDATE SET seen = excluded.seen,
@@ -21,7 +21,7 @@ pub(super) async fn beat(connection: &Connection, id: &[u8; 16]) -> Result<(), S
 }
 
 /// Marks `id` as ended, and deletes rows that ended long ago.
-pub(super) async fn end(connection: &Connection, id: &[u8; 16]) -> Result<(), ServerFailure> {
+pub(super) async fn end(connection: &Connection, id: &[u8; 16]) -> Served<()> {
     let sql =
         "DELETE FROM weir_instance WHERE id = $1 OR seen < clock_timestamp() - interval '1 day'";
     connection.execute(sql, &[&&id[..]]).await.map(drop)

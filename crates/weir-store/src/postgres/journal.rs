@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::{StoreError, Stored};
-use super::connection::{Connection, ServerFailure, timeout};
+use super::connection::{Connection, Served, ServerFailure, timeout};
 use super::group_write::{self, UsageCache, WriteGroup};
 use super::{Postgres, ServerState, instances, watch};
 
@@ -170,14 +170,14 @@ impl GroupWriter {
 
     /// Writes records as one group, and again after a lost connection or a conflict: a repeated
     /// record counts once.
-    async fn write_with_retry(&mut self, records: &[&[u8]]) -> Result<Vec<bool>, ServerFailure> {
+    async fn write_with_retry(&mut self, records: &[&[u8]]) -> Served<Vec<bool>> {
         match self.write_once(records).await {
             Err(failure) if failure.is_retryable() => self.write_once(records).await,
             done => done,
         }
     }
 
-    async fn write_once(&mut self, records: &[&[u8]]) -> Result<Vec<bool>, ServerFailure> {
+    async fn write_once(&mut self, records: &[&[u8]]) -> Served<Vec<bool>> {
         // Taken out, so that an interrupted connection is not reused.
         let connection = match self.connection.take().filter(Connection::is_usable) {
             Some(connection) => connection,

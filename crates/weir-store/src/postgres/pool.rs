@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::super::{StoreError, Stored};
 use super::address::Address;
-use super::connection::{Connection, ServerFailure, timeout};
+use super::connection::{Connection, Served, ServerFailure, timeout};
 use crate::health::Health;
 
 /// Maximum number of connections.
@@ -121,7 +121,7 @@ impl Pool {
     }
 
     /// Opens a connection outside the pool.
-    pub(super) async fn connect(&self) -> Result<Connection, ServerFailure> {
+    pub(super) async fn connect(&self) -> Served<Connection> {
         {
             let backoff = self.backoff.lock();
             if let Some((until, message)) = &backoff.closed
@@ -142,7 +142,7 @@ impl Pool {
         opened
     }
 
-    async fn open(&self) -> Result<Connection, ServerFailure> {
+    async fn open(&self) -> Served<Connection> {
         let connection = Connection::open(&self.address, &self.health, &self.changed).await?;
         if let Some(schema) = self.schema.get() {
             connection.batch(&format!("SET search_path = {schema}")).await?;

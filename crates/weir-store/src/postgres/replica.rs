@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::super::{Entry, Kind, Tenant};
-use super::connection::{Connection, ServerFailure, TIMEOUT};
+use super::connection::{Connection, Served, TIMEOUT};
 use super::{Postgres, ServerState};
 use crate::sql::stored;
 
@@ -64,7 +64,7 @@ impl Replicas {
     }
 
     /// Reads changes from the server.
-    pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), ServerFailure> {
+    pub(super) async fn refresh(&self, connection: &Connection) -> Served<()> {
         let kinds: Vec<&'static str> = self.with(|replicas| replicas.keys().copied().collect());
         for kind in kinds {
             while self.read_changes(connection, kind).await? == ROWS_AT_ONCE as usize {}
@@ -72,11 +72,7 @@ impl Replicas {
         Ok(())
     }
 
-    async fn read_changes(
-        &self,
-        connection: &Connection,
-        kind: &'static str,
-    ) -> Result<usize, ServerFailure> {
+    async fn read_changes(&self, connection: &Connection, kind: &'static str) -> Served<usize> {
         // Changes of a kind are committed in the order of their numbers, under a lock.
         let sql = "SELECT tenant, key, value, expires_ms, change FROM weir_entry
                    WHERE kind = $1 AND change > $2 ORDER BY change LIMIT $3";

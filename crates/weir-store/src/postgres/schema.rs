@@ -2,7 +2,7 @@
 //! alone.
 
 use super::super::{OpenError, SECRET_BYTES};
-use super::connection::{Connection, LONG_TIMEOUT, ServerFailure};
+use super::connection::{Connection, LONG_TIMEOUT, Served};
 use crate::secret::random;
 
 /// Migrations between versions; the first starts from an empty schema.
@@ -96,29 +96,19 @@ async fn secret(connection: &Connection) -> Result<[u8; SECRET_BYTES], OpenError
 }
 
 /// Reads a value of `weir_meta`.
-pub(super) async fn value(
-    connection: &Connection,
-    name: &str,
-) -> Result<Option<Vec<u8>>, ServerFailure> {
+pub(super) async fn value(connection: &Connection, name: &str) -> Served<Option<Vec<u8>>> {
     let found = connection.row("SELECT value FROM weir_meta WHERE name = $1", &[&name]).await?;
     Ok(found.map(|row| row.get(0)))
 }
 
 /// Reads a value of `weir_meta` as a number.
-pub(super) async fn number(
-    connection: &Connection,
-    name: &str,
-) -> Result<Option<u64>, ServerFailure> {
+pub(super) async fn number(connection: &Connection, name: &str) -> Served<Option<u64>> {
     let found = value(connection, name).await?;
     Ok(found.map(|bytes| bytes.try_into().map_or(u64::MAX, u64::from_be_bytes)))
 }
 
 /// Writes a value of `weir_meta`.
-pub(super) async fn put(
-    connection: &Connection,
-    name: &str,
-    value: &[u8],
-) -> Result<(), ServerFailure> {
+pub(super) async fn put(connection: &Connection, name: &str, value: &[u8]) -> Served<()> {
     let sql = "INSERT INTO weir_meta VALUES ($1, $2)
                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     connection.execute(sql, &[&name, &value]).await.map(drop)

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use super::connection::{LONG_TIMEOUT, Param, ServerFailure};
+use super::connection::{LONG_TIMEOUT, Param, Served};
 use super::pool::LeasedConnection;
 use super::watch::VERSION;
 use super::{Postgres, ServerState, schema};
@@ -34,7 +34,7 @@ struct OnServer<'a> {
 }
 
 impl OnServer<'_> {
-    fn wait<T>(&self, answer: impl Future<Output = Result<T, ServerFailure>>) -> Stored<T> {
+    fn wait<T>(&self, answer: impl Future<Output = Served<T>>) -> Stored<T> {
         Ok(self.runtime.block_on(answer)?)
     }
 

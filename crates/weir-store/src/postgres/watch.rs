@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::super::{StoreError, Stored};
-use super::connection::{Connection, ServerFailure};
+use super::connection::{Connection, Served, ServerFailure};
 use super::{Postgres, ServerState, instances, schema};
 use crate::backend::Internal;
 
@@ -99,7 +99,7 @@ async fn poll(
     shared: &ServerState,
     connection: &Connection,
     beat_at: &mut Option<Instant>,
-) -> Result<bool, ServerFailure> {
+) -> Served<bool> {
     let asked_at = Instant::now();
     let version = schema::number(connection, VERSION).await?;
     shared.keys.note(version.unwrap_or(0), asked_at);
