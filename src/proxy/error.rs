@@ -162,6 +162,9 @@ impl ErrorKind {
     }
 }
 
+/// Result of a step towards an answer.
+pub type Proxied<T> = Result<T, ProxyError>;
+
 /// Error of a request without an answer from the model.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]

@@ -10,7 +10,7 @@ use super::open;
 use super::seal::PREFIX;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::admit::request::{AskedCompaction, ChatRequest};
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use crate::proxy::hold::account::{self, JournalEntry, OWN_ANSWER};
 use crate::proxy::plan::Planned;
 use crate::proxy::random::new_id;
@@ -36,7 +36,7 @@ pub async fn compacted(
     settings: &Settings,
     request: &ChatRequest,
     record: &mut Record,
-) -> Result<OwnAnswer, ProxyError> {
+) -> Proxied<OwnAnswer> {
     let (_, target, mut job) = request.job(settings, request.model.name.as_deref())?;
     let is_whole = job.asked.compaction == Some(AskedCompaction::Whole);
     if !is_whole {
@@ -129,12 +129,7 @@ const FIRST_NUMBER: u64 = 1;
 
 /// Returns a compaction item that stands for these items; a whole one for all that a streamed or whole answer
 /// was asked with.
-pub fn item(
-    settings: &Settings,
-    tenant: Tenant,
-    is_whole: bool,
-    items: &str,
-) -> Result<String, ProxyError> {
+pub fn item(settings: &Settings, tenant: Tenant, is_whole: bool, items: &str) -> Proxied<String> {
     let content = Opened { is_whole, items: items.to_owned() };
     let sealed = settings.sealer.seal(tenant, &content).map_err(|_| {
         let message = "the compaction item is too large, or the system provides no random bytes";
@@ -144,7 +139,7 @@ pub fn item(
 }
 
 /// Returns a new ID with this prefix.
-fn id(prefix: &str) -> Result<String, ProxyError> {
+fn id(prefix: &str) -> Proxied<String> {
     Ok(format!("{prefix}_{}", new_id(now_ms())?))
 }
 
@@ -176,7 +171,7 @@ struct ShownContent<'a> {
 }
 
 /// Shows what a compaction item stands for. `body` is the item.
-pub fn shown(settings: &Settings, tenant: Tenant, body: &[u8]) -> Result<String, ProxyError> {
+pub fn shown(settings: &Settings, tenant: Tenant, body: &[u8]) -> Proxied<String> {
     let text = simdutf8::basic::from_utf8(body).ok();
     let content = text.and_then(compaction::contents).filter(|own| own.len() == 1);
     let content = content.and_then(|own| own.into_iter().next());

@@ -6,7 +6,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::json;
 
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use weir_engine::compact::policy::clearing::{ClearToolUses, Cleared, Clearing, Trigger};
 use weir_engine::wire::json;
 
@@ -28,7 +28,7 @@ const KEEP_TOOL_USES: u64 = 3;
 const KEEP_THINKING_TURNS: u64 = 1;
 
 /// Reads the member; `None` if it asks for nothing.
-pub fn read(raw: &str) -> Result<Option<Clearing>, ProxyError> {
+pub fn read(raw: &str) -> Proxied<Option<Clearing>> {
     let Some(members) = json::unique_members(raw) else {
         return Err(refused("must be an object that gives each member once"));
     };
@@ -45,7 +45,7 @@ pub fn read(raw: &str) -> Result<Option<Clearing>, ProxyError> {
     Ok(clearing)
 }
 
-fn read_edit(raw: &str, clearing: &mut Clearing) -> Result<(), ProxyError> {
+fn read_edit(raw: &str, clearing: &mut Clearing) -> Proxied<()> {
     let members = json::unique_members(raw)
         .ok_or_else(|| refused("must hold edits that are objects and give each member once"))?;
     let member = |name: &str| {
@@ -108,7 +108,7 @@ fn read_edit(raw: &str, clearing: &mut Clearing) -> Result<(), ProxyError> {
 }
 
 /// Reads an amount: its type and its value.
-fn amount(raw: &str, name: &str) -> Result<(&'static str, u64), ProxyError> {
+fn amount(raw: &str, name: &str) -> Proxied<(&'static str, u64)> {
     const KINDS: [&str; 3] = ["input_tokens", "tool_uses", "thinking_turns"];
     let read = || {
         let members = json::unique_members(raw).filter(|members| members.len() == 2)?;
@@ -122,7 +122,7 @@ fn amount(raw: &str, name: &str) -> Result<(&'static str, u64), ProxyError> {
 }
 
 /// Reads an amount of one kind.
-fn kept(raw: Option<&str>, name: &str, kind: &str) -> Result<Option<u64>, ProxyError> {
+fn kept(raw: Option<&str>, name: &str, kind: &str) -> Proxied<Option<u64>> {
     let Some(raw) = raw else { return Ok(None) };
     match amount(raw, name)? {
         (own, value) if own == kind => Ok(Some(value)),
@@ -130,7 +130,7 @@ fn kept(raw: Option<&str>, name: &str, kind: &str) -> Result<Option<u64>, ProxyE
     }
 }
 
-fn names(raw: &str, member: &str) -> Result<Vec<String>, ProxyError> {
+fn names(raw: &str, member: &str) -> Proxied<Vec<String>> {
     let names = json::elements(raw).and_then(|names| {
         names.into_iter().map(|name| json::string(name).map(|name| name.into_owned())).collect()
     });

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use super::edits::{self, EDIT, refused};
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::Proxied;
 use weir_engine::compact::policy::clearing::Clearing;
 use weir_engine::wire::{Protocol, compaction, json};
 
@@ -46,7 +46,7 @@ pub fn without_trigger(protocol: Protocol, body: &[u8]) -> Option<Bytes> {
 }
 
 /// Takes the member out of a body; `None` if it has none.
-pub fn taken(protocol: Protocol, body: &[u8]) -> Result<Option<Managed>, ProxyError> {
+pub fn taken(protocol: Protocol, body: &[u8]) -> Proxied<Option<Managed>> {
     if protocol == Protocol::Chat {
         return Ok(None);
     }
@@ -71,7 +71,7 @@ pub fn taken(protocol: Protocol, body: &[u8]) -> Result<Option<Managed>, ProxyEr
 }
 
 /// Reads the member of Responses.
-fn of_responses(raw: &str) -> Result<Option<Option<u64>>, ProxyError> {
+fn of_responses(raw: &str) -> Proxied<Option<Option<u64>>> {
     let entries = json::elements(raw).ok_or_else(|| refused("must be a list"))?;
     let mut compaction = None;
     for entry in entries {

@@ -9,13 +9,13 @@ pub mod open;
 pub mod seal;
 
 use super::admit::request::{AskedCompaction, ChatRequest};
-use super::error::ProxyError;
+use super::error::Proxied;
 use super::settings::Settings;
 use super::upstreams::Upstream;
 use weir_engine::wire::Protocol;
 
 /// Opens the items of a request that weir has sealed, and reads its options and its model.
-pub async fn read(settings: &Settings, request: &mut ChatRequest) -> Result<(), ProxyError> {
+pub async fn read(settings: &Settings, request: &mut ChatRequest) -> Proxied<()> {
     if request.protocol == Protocol::Responses
         && let Some(body) = open::opened(settings, request).await?
     {
@@ -26,7 +26,7 @@ pub async fn read(settings: &Settings, request: &mut ChatRequest) -> Result<(), 
 
 /// Takes out of a request what asks for compaction if its upstream does not have that: the member
 /// `context_management`, and items that ask for it now.
-pub async fn manage(settings: &Settings, request: &mut ChatRequest) -> Result<(), ProxyError> {
+pub async fn manage(settings: &Settings, request: &mut ChatRequest) -> Proxied<()> {
     let (has_member, has_trigger) =
         (managed::may_be_in(&request.decoded), managed::may_be_triggered(&request.decoded));
     let is_left = request.options.bypass || settings.is_observed();

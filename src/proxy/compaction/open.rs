@@ -8,7 +8,7 @@ use memchr::memmem;
 
 use super::seal::{MAX_SEALED_BYTES, PREFIX, SealError, Sealer};
 use crate::proxy::admit::request::ChatRequest;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use crate::proxy::settings::Settings;
 use weir_engine::wire::compaction;
 use weir_store::Tenant;
@@ -21,10 +21,7 @@ const MAX_ITEMS: usize = 64;
 const INLINE_BODY_BYTES: usize = 256 * 1024;
 
 /// Returns the body of a request with weir's items opened; `None` if it has none.
-pub async fn opened(
-    settings: &Settings,
-    request: &ChatRequest,
-) -> Result<Option<Bytes>, ProxyError> {
+pub async fn opened(settings: &Settings, request: &ChatRequest) -> Proxied<Option<Bytes>> {
     if !is_in(&request.decoded) {
         return Ok(None);
     }
@@ -50,7 +47,7 @@ pub fn has_items(text: &str) -> bool {
 }
 
 /// Opens weir's items in a body; `None` if it has none.
-pub fn open(sealer: &Sealer, tenant: Tenant, body: &[u8]) -> Result<Option<Bytes>, ProxyError> {
+pub fn open(sealer: &Sealer, tenant: Tenant, body: &[u8]) -> Proxied<Option<Bytes>> {
     // A body that is not text is refused later.
     let Ok(text) = simdutf8::basic::from_utf8(body) else { return Ok(None) };
     let mut items = 0;

@@ -18,7 +18,7 @@ pub use self::answer::Collector;
 use self::answer::NotKept;
 use super::admit::caller::Caller;
 use super::admit::request::{ChatRequest, Room, on_time};
-use super::error::{ErrorKind, ProxyError};
+use super::error::{ErrorKind, Proxied, ProxyError};
 use super::headers::{self, OpenedConversation};
 use super::settings::Settings;
 use crate::config::Conversations;
@@ -55,7 +55,7 @@ pub async fn open(
     settings: &Settings,
     store: &Store,
     request: &mut ChatRequest,
-) -> Result<Option<(OpenedConversation, Option<Exchange>)>, ProxyError> {
+) -> Proxied<Option<(OpenedConversation, Option<Exchange>)>> {
     let Some(name) = headers::conversation_name(&request.headers)? else { return Ok(None) };
     let name = name.to_owned();
     check(request, &settings.config.conversations, &name)?;
@@ -120,7 +120,7 @@ fn no_room() -> ProxyError {
 }
 
 /// Refuses a request that cannot be part of a kept conversation.
-fn check(request: &ChatRequest, config: &Conversations, name: &str) -> Result<(), ProxyError> {
+fn check(request: &ChatRequest, config: &Conversations, name: &str) -> Proxied<()> {
     check_name(name)?;
     let refused = |message: &str| {
         ProxyError::new(ErrorKind::InvalidRequest, message).about(headers::CONVERSATION.as_str())
@@ -145,7 +145,7 @@ fn check(request: &ChatRequest, config: &Conversations, name: &str) -> Result<()
 }
 
 /// Refuses names that a path, a header or a file could not show unchanged.
-pub fn check_name(name: &str) -> Result<(), ProxyError> {
+pub fn check_name(name: &str) -> Proxied<()> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if begins && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_plain) {
@@ -159,7 +159,7 @@ pub fn check_name(name: &str) -> Result<(), ProxyError> {
 }
 
 /// Refuses callers without a credential: they cannot be distinguished.
-fn check_caller(caller: &Caller) -> Result<(), ProxyError> {
+fn check_caller(caller: &Caller) -> Proxied<()> {
     if caller.tenant != Tenant::ANONYMOUS {
         return Ok(());
     }
@@ -186,11 +186,7 @@ struct Composed {
 }
 
 /// Composes a body with kept messages, off the async threads if they are large.
-async fn compose(
-    body: Bytes,
-    kept: Vec<Bytes>,
-    limits: ConversationLimits,
-) -> Result<Composed, ProxyError> {
+async fn compose(body: Bytes, kept: Vec<Bytes>, limits: ConversationLimits) -> Proxied<Composed> {
     let bytes = body.len() + kept.iter().map(Bytes::len).sum::<usize>();
     on_time(bytes, move || {
         // A body that is no text is refused when it is read.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{check_caller, check_name, not_allowed};
 use crate::config::Conversations;
 use crate::proxy::admit::caller::Caller;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use weir_engine::wire::{Protocol, Role, json as wire_json};
 use weir_store::conversations::{Conversation, ConversationFacts, KeptMessage, MAX_PAGE};
 use weir_store::{Store, StoreError, now_ms};
@@ -23,17 +23,13 @@ pub struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     /// Creates the pages of a caller, who must have a credential.
-    pub fn new(
-        store: &'a Store,
-        config: Conversations,
-        caller: &'a Caller,
-    ) -> Result<Self, ProxyError> {
+    pub fn new(store: &'a Store, config: Conversations, caller: &'a Caller) -> Proxied<Self> {
         check_caller(caller)?;
         Ok(Self { store, config, caller })
     }
 
     /// Lists conversations in the order of their names: a page of those after `after`.
-    pub async fn list(&self, after: &str) -> Result<String, ProxyError> {
+    pub async fn list(&self, after: &str) -> Proxied<String> {
         let listed = self.store.list_conversations(self.caller.tenant, after, now_ms()).await;
         let listed = listed.map_err(unreadable)?;
         let next = listed.last().filter(|_| listed.len() == MAX_PAGE);
@@ -43,7 +39,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Shows a conversation with its messages.
-    pub async fn show(&self, name: &str) -> Result<String, ProxyError> {
+    pub async fn show(&self, name: &str) -> Proxied<String> {
         let found = self.find(name).await?;
         let mut shown = facts(&found.facts).to_string();
         // Messages are inserted as received.
@@ -53,12 +49,12 @@ impl<'a> Pages<'a> {
     }
 
     /// Returns a conversation as a line of JSON that `weir replay` reads.
-    pub async fn export(&self, name: &str) -> Result<String, ProxyError> {
+    pub async fn export(&self, name: &str) -> Proxied<String> {
         Ok(exported(&self.find(name).await?))
     }
 
     /// Replaces the messages of a conversation by those of `body`, and creates it if it is missing.
-    pub async fn replace(&self, name: &str, body: &[u8]) -> Result<String, ProxyError> {
+    pub async fn replace(&self, name: &str, body: &[u8]) -> Proxied<String> {
         check_name(name)?;
         if !self.caller.keeps_conversations(self.config.enabled) {
             return Err(not_allowed());
@@ -77,13 +73,13 @@ impl<'a> Pages<'a> {
     }
 
     /// Removes all messages of a conversation.
-    pub async fn clear(&self, name: &str) -> Result<String, ProxyError> {
+    pub async fn clear(&self, name: &str) -> Proxied<String> {
         self.find(name).await?;
         self.put(name, Vec::new()).await
     }
 
     /// Deletes a conversation. Exchanges that are under way are not kept, even if it does not exist yet.
-    pub async fn delete(&self, name: &str) -> Result<String, ProxyError> {
+    pub async fn delete(&self, name: &str) -> Proxied<String> {
         check_name(name)?;
         if !self.caller.keeps_conversations(self.config.enabled) {
             // No exchange of this caller is kept, so there is nothing to write for a missing one.
@@ -99,13 +95,13 @@ impl<'a> Pages<'a> {
         }
     }
 
-    async fn put(&self, name: &str, messages: Vec<KeptMessage>) -> Result<String, ProxyError> {
+    async fn put(&self, name: &str, messages: Vec<KeptMessage>) -> Proxied<String> {
         let (tenant, limits) = (self.caller.tenant, self.config.limits);
         let put = self.store.replace_conversation(tenant, name, messages, limits, now_ms()).await;
         Ok(facts(&put.map_err(unwritable)?).to_string())
     }
 
-    async fn find(&self, name: &str) -> Result<Conversation, ProxyError> {
+    async fn find(&self, name: &str) -> Proxied<Conversation> {
         check_name(name)?;
         let found = self.store.conversation(self.caller.tenant, name, now_ms()).await;
         found.map_err(unreadable)?.ok_or_else(unknown)
@@ -142,7 +138,7 @@ fn texts(conversation: &Conversation) -> String {
 }
 
 /// Reads the messages of a replacement: `{"messages": […]}`.
-fn messages(body: &[u8]) -> Result<Vec<KeptMessage>, ProxyError> {
+fn messages(body: &[u8]) -> Proxied<Vec<KeptMessage>> {
     let members = std::str::from_utf8(body).ok().and_then(wire_json::unique_members);
     let raw = match members.as_deref() {
         Some([(name, raw)]) if name == "messages" => wire_json::elements(raw),

@@ -33,7 +33,7 @@ use crate::config::{self, LateSystem, ModelSettings, Originals};
 use crate::proxy::admit::attribution::BodyLabels;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::admit::request::AskedCompaction;
-use crate::proxy::error::{OverLimit, ProxyError};
+use crate::proxy::error::{OverLimit, Proxied, ProxyError};
 use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::clearing::Cleared;
@@ -127,7 +127,7 @@ impl Conversation {
 
 /// Result of planning.
 pub(super) struct Drafted {
-    pub(super) planned: Result<Planned, ProxyError>,
+    pub(super) planned: Proxied<Planned>,
     /// The engine's plan; `None` if a message cannot be read, or after a fault.
     pub(super) plan: Option<Plan>,
 }
@@ -234,21 +234,13 @@ impl Draft {
     }
 
     /// Reads the body of the draft's job again, without parsing its messages again.
-    pub(super) fn read_again<'a>(
-        &self,
-        shared: &Shared,
-        job: &'a Job,
-    ) -> Result<Request<'a>, ProxyError> {
+    pub(super) fn read_again<'a>(&self, shared: &Shared, job: &'a Job) -> Proxied<Request<'a>> {
         read_body(shared, job, self.beginning.as_ref().map(Beginning::whole))
     }
 
     /// Looks up what is at hand, and counts the rest as long as it is no more than `most_bytes` at
     /// once. Continues where an earlier call stopped. Returns the messages that it parsed, too.
-    pub(super) fn count(
-        &mut self,
-        given: Given<'_>,
-        most_bytes: usize,
-    ) -> Result<Parsed, ProxyError> {
+    pub(super) fn count(&mut self, given: Given<'_>, most_bytes: usize) -> Proxied<Parsed> {
         if !self.find_decisions(given, most_bytes > INLINE_BYTES) {
             return Ok(Parsed::new());
         }
@@ -381,11 +373,7 @@ impl Draft {
 
     /// Counts the messages that no request has brought before. If a compaction will ask what they say,
     /// they are decoded once for both.
-    fn count_messages(
-        &mut self,
-        given: Given<'_>,
-        most_bytes: usize,
-    ) -> Result<Parsed, ProxyError> {
+    fn count_messages(&mut self, given: Given<'_>, most_bytes: usize) -> Proxied<Parsed> {
         let Given { shared, job, request } = given;
         let cost = cost(request, &self.options, &AtHand::new(self, shared, job));
         let is_read = cost.is_read_likely && most_bytes > INLINE_BYTES;
@@ -533,7 +521,7 @@ impl Draft {
         &'s self,
         shared: &'s Shared,
         job: &'s Job,
-        planned: &'s Result<Planned, ProxyError>,
+        planned: &'s Proxied<Planned>,
     ) -> Names<'s> {
         Names {
             model: &self.model,
@@ -723,7 +711,7 @@ pub(super) fn read_body<'a>(
     shared: &Shared,
     job: &'a Job,
     beginning: Option<Prefix<'_>>,
-) -> Result<Request<'a>, ProxyError> {
+) -> Proxied<Request<'a>> {
     let max_messages = shared.config.server.max_messages;
     let request = match beginning {
         Some(beginning) => job.protocol.read_on(&job.body, beginning, max_messages),

@@ -14,7 +14,7 @@ use super::planner::{self, Planner};
 use super::question::Question;
 use super::shared::Shared;
 use crate::proxy::admit::request::RequestOptions;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use crate::proxy::upstreams::routes::{ModelOverride, Routes};
 use weir_engine::compact::receipt::Receipt;
 use weir_engine::compact::report::{self, Preflight, Report};
@@ -80,7 +80,7 @@ impl Planner {
         path_model: Option<&str>,
         options: RequestOptions,
         question: Option<Question>,
-    ) -> Result<Explained, ProxyError> {
+    ) -> Proxied<Explained> {
         let mut job = Job::new(tenant, protocol, body, options);
         job.path_model = path_model.map(str::to_owned);
         self.explain_job(routed(self.routes(), job), question).await
@@ -91,7 +91,7 @@ impl Planner {
         &self,
         mut job: Job,
         question: Option<Question>,
-    ) -> Result<Explained, ProxyError> {
+    ) -> Proxied<Explained> {
         job.body = with_messages(job.protocol, job.body);
         self.offloaded(job, |shared, mut job| {
             let (body, own) = Question::take(job.body.clone())?;
@@ -142,7 +142,7 @@ pub fn with_messages(protocol: Protocol, body: Bytes) -> Bytes {
     }
 }
 
-fn explain(shared: &Shared, job: &Job, question: &Question) -> Result<Explained, ProxyError> {
+fn explain(shared: &Shared, job: &Job, question: &Question) -> Proxied<Explained> {
     let (mut draft, request) = planner::read(shared, job, planner::look(shared, job))?;
     let drafted = match planner::plan(&mut draft, Given { shared, job, request: &request })? {
         Step::Done(drafted) => *drafted,

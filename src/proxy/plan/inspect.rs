@@ -22,7 +22,7 @@ use super::shared::{PlanState, Shared};
 use super::{explain, planner};
 use crate::config::{self, Config, Priced};
 use crate::proxy::admit::request::RequestOptions;
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use crate::proxy::upstreams::routes::{Routes, UpstreamKnowledge};
 use weir_engine::compact::report::{Appearance, Report};
 use weir_engine::plan::Plan;
@@ -164,8 +164,8 @@ impl Inspector {
     /// Runs `work` off the async threads. It ends early if the caller leaves.
     pub async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Plans) -> Result<T, ProxyError> + Send + 'static,
-    ) -> Result<T, ProxyError> {
+        work: impl FnOnce(&Plans) -> Proxied<T> + Send + 'static,
+    ) -> Proxied<T> {
         let place = Arc::clone(&self.place).acquire_owned().await;
         let (effort, _left) = Effort::begin();
         let config = Arc::clone(&self.config);
@@ -199,7 +199,7 @@ impl Plans {
     }
 
     /// Plans the requests of a conversation.
-    pub fn inspect(&self, wanted: &Wanted) -> Result<Inspection, ProxyError> {
+    pub fn inspect(&self, wanted: &Wanted) -> Proxied<Inspection> {
         let whole = self.job(wanted);
         let turns = {
             let (_, request) = planner::read(&self.shared, &whole, None)?;
@@ -248,7 +248,7 @@ impl Plans {
         whole: &Job,
         turns: &Turns,
         turn: usize,
-    ) -> Result<std::ops::Range<usize>, ProxyError> {
+    ) -> Proxied<std::ops::Range<usize>> {
         if wanted.wants_turns {
             return Ok(0..turns.len());
         }
@@ -268,7 +268,7 @@ impl Plans {
     }
 
     /// Returns the limit on prompts in tokens.
-    fn limit_tokens(&self, wanted: &Wanted, whole: &Job) -> Result<Option<u64>, ProxyError> {
+    fn limit_tokens(&self, wanted: &Wanted, whole: &Job) -> Proxied<Option<u64>> {
         let percent = match wanted.limit {
             InspectionLimit::Model => return Ok(None),
             InspectionLimit::Tokens(tokens) => return Ok(Some(tokens)),
@@ -282,7 +282,7 @@ impl Plans {
     }
 
     /// Fails if the inspection must end.
-    fn check(&self) -> Result<(), ProxyError> {
+    fn check(&self) -> Proxied<()> {
         if self.effort.is_over() {
             let seconds = DEADLINE.as_secs();
             return Err(refused(format!(
@@ -293,12 +293,7 @@ impl Plans {
         Ok(())
     }
 
-    fn plan(
-        &self,
-        draft: &mut Draft,
-        job: &Job,
-        request: &Request<'_>,
-    ) -> Result<Drafted, ProxyError> {
+    fn plan(&self, draft: &mut Draft, job: &Job, request: &Request<'_>) -> Proxied<Drafted> {
         let given = Given { shared: &self.shared, job, request };
         let mut drafted = match planner::plan(draft, given)? {
             Step::Done(drafted) => *drafted,
@@ -324,7 +319,7 @@ impl Plans {
         job: &Job,
         turn: usize,
         wanted: Option<&Wanted>,
-    ) -> Result<TurnFacts, ProxyError> {
+    ) -> Proxied<TurnFacts> {
         let (mut draft, request) =
             planner::read(&self.shared, job, planner::look(&self.shared, job))?;
         let Drafted { planned, plan } = self.plan(&mut draft, job, &request)?;

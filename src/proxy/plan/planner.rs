@@ -14,7 +14,7 @@ use super::prefix_cache::{Looked, SharedPrefix};
 use super::shared::{PlanState, Shared};
 use crate::config::{Config, Mode};
 use crate::proxy::admit::request::{INLINE_BODY_BYTES, RequestOptions};
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use crate::proxy::logged::shown;
 use crate::proxy::metrics::{Metrics, Queue};
 use crate::proxy::summaries::{Summariser, WaitMode};
@@ -85,13 +85,13 @@ impl Planner {
         body: Bytes,
         path_model: Option<&str>,
         options: RequestOptions,
-    ) -> Result<Planned, ProxyError> {
+    ) -> Proxied<Planned> {
         let path_model = path_model.map(str::to_owned);
         self.plan_job(&Job { path_model, ..Job::new(tenant, protocol, body, options) }).await
     }
 
     /// Plans a job, without the recall tool if it does not fit with it.
-    pub(crate) async fn plan_fitting(&self, job: &mut Job) -> Result<Planned, ProxyError> {
+    pub(crate) async fn plan_fitting(&self, job: &mut Job) -> Proxied<Planned> {
         let planned = self.plan_job(job).await;
         let is_too_long =
             planned.as_ref().is_err_and(|error| error.kind == ErrorKind::ContextLengthExceeded);
@@ -103,7 +103,7 @@ impl Planner {
 
     /// Plans a job. If compactions wait for their summaries, these are made on behalf of its
     /// caller.
-    pub async fn plan_job(&self, job: &Job) -> Result<Planned, ProxyError> {
+    pub async fn plan_job(&self, job: &Job) -> Proxied<Planned> {
         let mut job = Job { wait_mode: self.wait_mode(job), ..job.clone() };
         let mut begun = match start(&self.shared, &job)? {
             Start::Planned(planned) => return Ok(*planned),
@@ -162,8 +162,8 @@ impl Planner {
     pub(super) async fn offloaded<T: Send + 'static>(
         &self,
         job: Job,
-        work: impl FnOnce(&Shared, Job) -> Result<T, ProxyError> + Send + 'static,
-    ) -> Result<T, ProxyError> {
+        work: impl FnOnce(&Shared, Job) -> Proxied<T> + Send + 'static,
+    ) -> Proxied<T> {
         let queued = Instant::now();
         let place = Arc::clone(&self.shared.state.heavy).acquire_owned().await;
         self.metrics.waited(Queue::Planner, queued.elapsed());
@@ -186,7 +186,7 @@ impl Planner {
 
 /// Plans a job if that is short work. What is long is known before it starts, and continues where this
 /// ends.
-fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
+fn start(shared: &Shared, job: &Job) -> Proxied<Start> {
     if job.body.len() > INLINE_BODY_BYTES {
         return Ok(Start::Long(PartialPlan::Nothing));
     }
@@ -218,7 +218,7 @@ fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
 }
 
 /// Plans a job, however long it takes, from where [`start`] ended.
-fn finish(shared: &Shared, job: &Job, begun: PartialPlan) -> Result<Step, ProxyError> {
+fn finish(shared: &Shared, job: &Job, begun: PartialPlan) -> Proxied<Step> {
     let (mut draft, request) = match begun {
         PartialPlan::Nothing => read(shared, job, look(shared, job))?,
         PartialPlan::Looked(looked) => read(shared, job, looked.map(|looked| *looked))?,
@@ -240,7 +240,7 @@ pub(super) fn read<'a>(
     shared: &Shared,
     job: &'a Job,
     looked: Option<Looked>,
-) -> Result<(Draft, Request<'a>), ProxyError> {
+) -> Proxied<(Draft, Request<'a>)> {
     let read = || {
         let known = looked.as_ref().and_then(|looked| looked.shared.as_ref());
         let request = read_body(shared, job, known.map(SharedPrefix::prefix))?;
@@ -253,7 +253,7 @@ pub(super) fn read<'a>(
     })
 }
 /// Counts a job's request and plans it, however long it takes.
-pub(super) fn plan(draft: &mut Draft, given: Given<'_>) -> Result<Step, ProxyError> {
+pub(super) fn plan(draft: &mut Draft, given: Given<'_>) -> Proxied<Step> {
     guarded(draft, given, |draft| {
         loop {
             let parsed = draft.count(given, usize::MAX)?;
@@ -269,8 +269,8 @@ pub(super) fn plan(draft: &mut Draft, given: Given<'_>) -> Result<Step, ProxyErr
 fn guarded(
     draft: &mut Draft,
     given: Given<'_>,
-    step: impl FnOnce(&mut Draft) -> Result<Step, ProxyError>,
-) -> Result<Step, ProxyError> {
+    step: impl FnOnce(&mut Draft) -> Proxied<Step>,
+) -> Proxied<Step> {
     if let Ok(step) = catch_unwind(AssertUnwindSafe(|| step(draft))) {
         return step;
     }
@@ -302,14 +302,14 @@ mod tests {
         format!(r#"{{"model":"gpt-4o","messages":[{{"role":"user","content":"{text}"}}]}}"#)
     }
 
-    fn planned(shared: &Shared, job: &Job) -> Result<Planned, ProxyError> {
+    fn planned(shared: &Shared, job: &Job) -> Proxied<Planned> {
         match finish(shared, job, PartialPlan::Nothing)? {
             Step::Done(drafted) => drafted.planned,
             Step::Long | Step::Again | Step::Waits(_) => panic!("it waits for nothing"),
         }
     }
 
-    fn faulty(max_input_tokens: Option<u64>, words: usize) -> Result<Planned, ProxyError> {
+    fn faulty(max_input_tokens: Option<u64>, words: usize) -> Proxied<Planned> {
         let (shared, job) = (shared(), job(body(words), max_input_tokens));
         let (mut draft, request) = read(&shared, &job, None)?;
         let given = Given { shared: &shared, job: &job, request: &request };

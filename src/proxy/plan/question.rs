@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use weir_engine::compact::report::Category;
 use weir_engine::wire::json;
 
@@ -26,7 +26,7 @@ pub struct Question {
 impl Question {
     /// Parses the member `weir` of a body, and returns the body without it. Others report errors in
     /// the rest of the body.
-    pub fn take(body: Bytes) -> Result<(Bytes, Self), ProxyError> {
+    pub fn take(body: Bytes) -> Proxied<(Bytes, Self)> {
         let Some(members) = std::str::from_utf8(&body).ok().and_then(json::members) else {
             return Ok((body, Self::default()));
         };
@@ -41,7 +41,7 @@ impl Question {
         Ok((rest.into(), question))
     }
 
-    fn read(raw: &str) -> Result<Self, ProxyError> {
+    fn read(raw: &str) -> Proxied<Self> {
         let members = json::unique_members(raw)
             .ok_or_else(|| refused(MEMBER, "must be an object that gives each member once"))?;
         let mut question = Self::default();
@@ -72,12 +72,12 @@ impl Question {
     }
 }
 
-fn string(raw: &str, name: &str) -> Result<String, ProxyError> {
+fn string(raw: &str, name: &str) -> Proxied<String> {
     let text = json::string(raw).ok_or_else(|| refused(name, "must be a string"))?;
     Ok(text.into_owned())
 }
 
-fn flag(raw: &str, name: &str) -> Result<bool, ProxyError> {
+fn flag(raw: &str, name: &str) -> Proxied<bool> {
     match raw {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -85,7 +85,7 @@ fn flag(raw: &str, name: &str) -> Result<bool, ProxyError> {
     }
 }
 
-fn category_of(raw: &str) -> Result<Category, ProxyError> {
+fn category_of(raw: &str) -> Proxied<Category> {
     let name = string(raw, "weir.category")?;
     Category::from_name(&name).ok_or_else(|| {
         let names = Category::NAMES.map(|(name, _)| name).join(", ");

@@ -23,7 +23,7 @@ use self::said::Said;
 pub(super) use self::stream::relay;
 use super::admit::request::{ChatRequest, Offer};
 use super::chain::Key;
-use super::error::{ErrorKind, ProxyError};
+use super::error::{ErrorKind, Proxied, ProxyError};
 use super::plan::refusal;
 use super::record::Record;
 use super::runtime::Runtime;
@@ -97,7 +97,7 @@ impl RecallExchange {
     }
 
     /// Adds the growth of the request, or an answer that is held, to the memory for bodies.
-    fn hold(&mut self, bytes: usize) -> Result<(), ProxyError> {
+    fn hold(&mut self, bytes: usize) -> Proxied<()> {
         match self.request.permit.grow(bytes) {
             true => Ok(()),
             false => Err(no_room()),
@@ -133,7 +133,7 @@ impl RecallExchange {
         round: Round,
         record: &mut Record,
         has_left: impl Fn() -> bool,
-    ) -> Result<Option<(Self, Inbound)>, ProxyError> {
+    ) -> Proxied<Option<(Self, Inbound)>> {
         let has_more = self.recalled.rounds.len() < MAX_ROUNDS;
         let answered = Answered::of(&round, has_more.then(|| self.room_bytes(&round)));
         self.said.add_raw(self.protocol, self.name, &round.assistant);
@@ -204,7 +204,7 @@ pub(super) async fn whole(
     settings: &Settings,
     inbound: Inbound,
     record: &mut Record,
-) -> Result<(Inbound, usize, Option<RecallExchange>), ProxyError> {
+) -> Proxied<(Inbound, usize, Option<RecallExchange>)> {
     match recall.filter(|_| is_readable(&inbound)) {
         None => Ok((inbound, 0, None)),
         Some(recall) if is_event_stream(&inbound.headers) => Ok((inbound, 0, Some(recall))),
@@ -240,13 +240,13 @@ struct Continued {
 }
 
 /// Answers calls, off the async threads: they may search the whole conversation.
-async fn continued(asking: Asking) -> Result<Continued, ProxyError> {
+async fn continued(asking: Asking) -> Proxied<Continued> {
     let failed = |_| ProxyError::new(ErrorKind::Internal, "a recall could not be answered");
     tokio::task::spawn_blocking(move || asking.continued()).await.map_err(failed)?
 }
 
 impl Asking {
-    fn continued(self) -> Result<Continued, ProxyError> {
+    fn continued(self) -> Proxied<Continued> {
         let request = self.protocol.read(&self.body, self.max_messages);
         let request = request.map_err(refusal::body)?;
         let all = request.messages.len();

@@ -11,7 +11,7 @@ use super::records::{Looked, RecallRecords, restored};
 use crate::config::Config;
 use crate::proxy::admit::class::RequestClass;
 use crate::proxy::admit::request::{ChatRequest, Offer, on_time};
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::Proxied;
 use crate::proxy::settings::Settings;
 use weir_engine::wire::messages::binds_thinking;
 use weir_engine::wire::recall_tool::without_marked;
@@ -37,7 +37,7 @@ pub(crate) async fn add(
     settings: &Settings,
     records: &Arc<RecallRecords>,
     request: &mut ChatRequest,
-) -> Result<(), ProxyError> {
+) -> Proxied<()> {
     remove_marked(settings, request).await?;
     let is_side =
         matches!(request.options.class, Some(RequestClass::Compaction | RequestClass::Auxiliary));
@@ -77,7 +77,7 @@ pub(crate) async fn add(
 }
 
 /// Removes thinking of earlier answers that was signed over a recall. A bypassed request stays untouched.
-async fn remove_marked(settings: &Settings, request: &mut ChatRequest) -> Result<(), ProxyError> {
+async fn remove_marked(settings: &Settings, request: &mut ChatRequest) -> Proxied<()> {
     if request.options.bypass || request.protocol == Protocol::Chat {
         return Ok(());
     }
@@ -90,11 +90,7 @@ async fn remove_marked(settings: &Settings, request: &mut ChatRequest) -> Result
 }
 
 /// Replaces the body of a request, and names the edit once.
-async fn edited(
-    settings: &Settings,
-    request: &mut ChatRequest,
-    body: Bytes,
-) -> Result<(), ProxyError> {
+async fn edited(settings: &Settings, request: &mut ChatRequest, body: Bytes) -> Proxied<()> {
     match request.asked.edits.contains(&EDIT) {
         true => request.continue_with(body),
         false => request.replace(body, EDIT),
@@ -109,7 +105,7 @@ fn may_offer(config: &Config) -> bool {
 }
 
 /// Returns the model that a body names, if nothing else names one. Reads nothing else of the body.
-async fn model_in_body(request: &ChatRequest) -> Result<Option<String>, ProxyError> {
+async fn model_in_body(request: &ChatRequest) -> Proxied<Option<String>> {
     if request.model.name.is_some() || request.target.path_model.is_some() {
         return Ok(None);
     }

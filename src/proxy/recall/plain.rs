@@ -4,7 +4,7 @@ use http::HeaderValue;
 use http::header::CONTENT_LENGTH;
 
 use super::{RecallExchange, is_readable, not_continued};
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::Proxied;
 use crate::proxy::record::Record;
 use crate::proxy::relay::meter;
 use crate::proxy::settings::Settings;
@@ -23,7 +23,7 @@ pub(super) async fn answered(
     settings: &Settings,
     mut inbound: Inbound,
     record: &mut Record,
-) -> Result<(Inbound, usize), ProxyError> {
+) -> Proxied<(Inbound, usize)> {
     let mut bodies: Vec<Vec<u8>> = Vec::new();
     loop {
         let is_read = is_readable(&inbound) && !is_event_stream(&inbound.headers);

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::{RecallExchange, is_readable, not_continued};
 use crate::proxy::conversations::Keeping;
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::{Proxied, ProxyError};
 use crate::proxy::record::{Outcome, Presence, Record};
 use crate::proxy::relay::drain::Drains;
 use crate::proxy::relay::meter;
@@ -213,7 +213,7 @@ impl RelayedExchange {
 
     /// Sends the conversation on with the answers to the calls of a round; returns whether the caller was
     /// still there to get more.
-    async fn go_on(&mut self, recall: RecallExchange, round: Round) -> Result<bool, ProxyError> {
+    async fn go_on(&mut self, recall: RecallExchange, round: Round) -> Proxied<bool> {
         let settings = Arc::clone(&self.settings);
         let has_left = || self.caller.is_closed();
         let sent = recall.go_on(&settings, round, &mut self.record, has_left).await;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 pub use self::outcome::Outcome;
 pub use self::presence::Presence;
 use crate::proxy::admit::{admission::Admission, attribution::BodyLabels, caller::Caller};
-use crate::proxy::error::{ErrorKind, OverLimit, ProxyError};
+use crate::proxy::error::{ErrorKind, OverLimit, Proxied, ProxyError};
 use crate::proxy::hold::account::{End, Ended};
 use crate::proxy::hold::journal::{Account, Awaited, Cost};
 use crate::proxy::live;
@@ -338,7 +338,7 @@ impl Record {
     }
 
     /// Counts the request's tokens, or refuses it if the minute has no room.
-    pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
+    pub async fn take_tokens(&mut self, tokens: u64) -> Proxied<()> {
         self.accounts.admission.take_tokens(tokens).await?;
         self.accounts.taken_tokens = self.accounts.taken_tokens.saturating_add(tokens);
         Ok(())

@@ -13,7 +13,7 @@ use super::keys::Key;
 use crate::config::Summaries;
 use crate::proxy::cache::Cache;
 use weir_engine::compact::summary::Summary;
-use weir_store::{Entry, Kind, Life, Store, StoreError, Tenant, now_ms};
+use weir_store::{Entry, Kind, Life, Store, Stored, Tenant, now_ms};
 
 /// Format version of the values; others are not read.
 const FORM: u8 = 1;
@@ -110,11 +110,7 @@ impl Records {
 
     /// Returns the record of the span, if it is settled. A store that cannot be read settles
     /// nothing.
-    pub(super) async fn status(
-        &self,
-        tenant: Tenant,
-        span: &Key,
-    ) -> Result<Option<Status>, StoreError> {
+    pub(super) async fn status(&self, tenant: Tenant, span: &Key) -> Stored<Option<Status>> {
         if let Some(status) = self.status.get(span) {
             LookupCounts::count(&self.found.in_memory);
             return Ok(Some(status));
@@ -226,7 +222,7 @@ impl Records {
         kind: Kind,
         key: &Key,
         found: &LookupCounts,
-    ) -> Result<Option<Bytes>, StoreError> {
+    ) -> Stored<Option<Bytes>> {
         let life = Life::Renewed { lifetime_ms: self.lifetime_ms };
         let keys = vec![Bytes::copy_from_slice(key)];
         let fetched = self.store.fetch(tenant, kind, keys, now_ms(), life).await;

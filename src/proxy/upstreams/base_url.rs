@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::config::{DEFAULT_UPSTREAM, upstreams};
-use crate::proxy::error::{ErrorKind, ProxyError, UpstreamAnswer};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError, UpstreamAnswer};
 use crate::proxy::logged::logged;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::{Endpoint, Inbound, Target, find_api};
@@ -37,7 +37,7 @@ impl Upstream {
         &self,
         target: &Target,
         mut inbound: Inbound,
-    ) -> Result<Inbound, ProxyError> {
+    ) -> Proxied<Inbound> {
         if inbound.status.is_success() {
             self.base_url.has_answered.store(true, Ordering::Relaxed);
         }

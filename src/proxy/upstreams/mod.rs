@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 use crate::config::{self, CompactsBy, Config, DEFAULT_UPSTREAM, Learning};
-use crate::proxy::error::{ErrorKind, ProxyError, SetupError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError, SetupError};
 use crate::proxy::events::{Event, Events};
 use crate::proxy::traces::context::{BAGGAGE, TRACESTATE};
 use crate::proxy::upstreams::base_url::BaseUrl;
@@ -226,7 +226,7 @@ impl Upstream {
 
     /// Refuses a request of Anthropic's protocol that OpenAI would refuse anyway, before the caller's key goes
     /// there.
-    pub fn check_protocol(&self, target: &Target) -> Result<(), ProxyError> {
+    pub fn check_protocol(&self, target: &Target) -> Proxied<()> {
         let is_other = ["/messages/count_tokens", "/messages/batches"]
             .iter()
             .any(|path| target.path().ends_with(path));

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, Proxied, ProxyError};
 use weir_engine::wire::{Protocol, Request, Role, json};
 
 /// Maximum number of requests in an inspected conversation.
@@ -22,7 +22,7 @@ pub(super) struct Turns {
 impl Turns {
     /// Finds the requests: all messages before an answer that follows a user's message or a result, and
     /// the whole, if it does not end with an answer or `is_request`.
-    pub(super) fn of(request: &Request<'_>, is_request: bool) -> Result<Self, ProxyError> {
+    pub(super) fn of(request: &Request<'_>, is_request: bool) -> Proxied<Self> {
         let name = if request.protocol == Protocol::Responses { "input" } else { "messages" };
         let list = json::member(request.text, name).unwrap_or_default();
         let at =
