@@ -57,13 +57,15 @@ const SHELLS: [&str; 19] = [
 ];
 
 /// Parts of the plain names of tools that ask a user: Claude Code's, Roo's and codex's, and those of others.
-const ASKERS: [&str; 6] = [
+const ASKERS: [&str; 8] = [
     "askuser",
     "askfollowup",
     "requestuserinput",
     "interactivefeedback",
     "userfeedback",
     "humaninput",
+    "humanassistance",
+    "humanapproval",
 ];
 
 /// Tool that handles one task at a time.

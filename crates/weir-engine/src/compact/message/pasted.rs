@@ -99,11 +99,11 @@ fn tagged(text: &str) -> Vec<Range<usize>> {
     parts
 }
 
-/// Returns the texts between a line that opens them and one that closes them, or between two rules of dashes.
+/// Returns the texts behind a line that opens them, up to one that closes them, and those between two rules of dashes.
 fn between_lines(text: &str) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let (mut opened, mut ruled): (Option<usize>, Option<usize>) = (None, None);
-    let (mut at, mut introduces) = (0, false);
+    let (mut at, mut is_introduced) = (0, false);
     for line in text.split_inclusive('\n') {
         let (start, own) = (at, line.trim());
         at += line.len();
@@ -117,16 +117,24 @@ fn between_lines(text: &str) -> Vec<Range<usize>> {
                     parts.push(from..start);
                     None
                 }
-                None => introduces.then_some(at),
+                None => is_introduced.then_some(at),
             };
-        } else if opened.is_none() && OPENINGS.iter().any(|own| lower.starts_with(own)) {
-            opened = Some(start);
+        } else if opened.is_none()
+            && (OPENINGS.iter().any(|own| lower.starts_with(own))
+                || (introduces(&lower) && lower.contains("following")))
+        {
+            opened = Some(at);
         } else if CLOSINGS.iter().any(|own| lower.starts_with(own)) {
             parts.extend(opened.take().map(|from| from..start));
         }
-        introduces = INTRODUCTIONS.iter().any(|word| lower.contains(word));
+        is_introduced = introduces(&lower);
     }
     parts
+}
+
+/// Whether a line, in lower case, speaks of texts that somebody found.
+fn introduces(lower: &str) -> bool {
+    INTRODUCTIONS.iter().any(|word| lower.contains(word))
 }
 
 #[cfg(test)]
@@ -143,6 +151,7 @@ mod tests {
                 "Why?",
             ),
             ("Context information is below.\n-------\nPASTED\n-------\nQuery: Why?", "Why?"),
+            ("Use the following pieces of context.\n\nPASTED\n\nQuestion: Why?\nAnswer:", "Why?"),
             ("Why?\n<document index=\"1\">PASTED</document>", "Why?"),
         ] {
             let reading = Reading::of_text(Role::User, template);

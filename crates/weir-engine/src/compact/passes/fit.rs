@@ -327,7 +327,22 @@ impl Compaction<'_> {
                 return;
             }
             let before = self.state.messages.current_tokens(message);
-            let masked = self.masked_images(message, source);
+            let others = self.state.sizes.request_tokens + self.state.opening_tokens() - before;
+            let fits = |own: &Rewrite| others + own.tokens <= self.state.profile.limit_tokens;
+            let mut masked: Option<Rewrite> = None;
+            // Twice as many each time, until all are.
+            for most_images in (0..usize::BITS).map(|power| 1 << power) {
+                let next = self.masked_images(message, most_images, source);
+                let is_more =
+                    next.as_ref().map(|own| own.tokens) < masked.as_ref().map(|own| own.tokens);
+                if masked.is_some() && !is_more {
+                    break;
+                }
+                masked = next;
+                if masked.as_ref().is_none_or(fits) {
+                    break;
+                }
+            }
             if let Some(rewrite) = masked.filter(|rewrite| rewrite.tokens < before) {
                 self.state.changes.touch(message);
                 self.state.set_rewrite(message, rewrite);

@@ -81,7 +81,7 @@ impl Compaction<'_> {
                     self.shortened_calls(message, source)
                 }
                 Role::Tool | Role::User if policy.mask.images && fact.tokens > fact.text_tokens => {
-                    self.masked_images(message, source)
+                    self.masked_images(message, usize::MAX, source)
                 }
                 _ => None,
             };
@@ -182,7 +182,13 @@ impl Compaction<'_> {
         is_any.then(|| self.rewrite(message, Edit::Arguments(texts), source)).flatten()
     }
 
-    pub(super) fn masked_images(&self, message: usize, source: &dyn Source) -> Option<Rewrite> {
+    /// Returns a message without its first images, at most `most_images`.
+    pub(super) fn masked_images(
+        &self,
+        message: usize,
+        most_images: usize,
+        source: &dyn Source,
+    ) -> Option<Rewrite> {
         if self.state.messages.clips.contains_key(&message) {
             return None;
         }
@@ -192,8 +198,11 @@ impl Compaction<'_> {
             return None;
         }
         let Content::Parts(parts) = &own.content else { return None };
+        let mut images = 0;
         let masked = |part: &Part<'_>| {
-            matches!(part, Part::Image { .. }).then(|| placeholder::of_image(&own))
+            images += usize::from(matches!(part, Part::Image { .. }));
+            let is_meant = matches!(part, Part::Image { .. }) && images <= most_images;
+            is_meant.then(|| placeholder::of_image(&own))
         };
         let texts: Vec<Option<String>> = parts.iter().map(masked).collect();
         let is_any = texts.iter().any(Option::is_some);

@@ -100,7 +100,7 @@ fn images_of_results_leave_before_a_request_is_refused() {
         .collect();
     let messages = [
         user("Read all pages."),
-        json!({"role": "assistant", "content": calls}),
+        json!({"role": "assistant", "content": &calls}),
         json!({"role": "user", "content": results}),
     ];
     let (whole, tokens) = sent(Protocol::Messages, &messages, 1_000_000);
@@ -109,6 +109,15 @@ fn images_of_results_leave_before_a_request_is_refused() {
     let left = body.matches("AAAA").count();
     assert!((4..8).contains(&left), "{left}");
     assert!(body.contains("image masked"), "{body}");
+    let one = json!({"type": "tool_result", "tool_use_id": "t0", "content": vec![image; 14]});
+    let messages = [
+        user("Read all pages."),
+        json!({"role": "assistant", "content": [calls[0]]}),
+        json!({"role": "user", "content": [one]}),
+    ];
+    let (body, _) = sent(Protocol::Messages, &messages, tokens * 2 / 3);
+    let left = body.matches("AAAA").count();
+    assert!((6..14).contains(&left), "{left}");
 }
 
 #[test]
@@ -120,6 +129,7 @@ fn what_a_user_says_to_a_tool_that_asks_stays() {
         ),
         ("AskUserQuestion", "User has answered your questions: \"Colour?\"=\"teal\"."),
         ("ask_followup_question", "<answer>teal, please</answer>"),
+        ("human_assistance", "No. Take teal."),
     ] {
         let mut messages = vec![user("Build the page.")];
         messages.extend(called(1, tool, &json!({"question": "Which colour?"}), answer));
