@@ -9,6 +9,7 @@ use super::focus;
 use super::moments::moment;
 use super::store_path::{StoreArgs, existing_of};
 use super::table::aligned;
+use crate::proxy::hold::budgets::scope;
 use weir_store::Store;
 use weir_store::budget::NanoUsd;
 use weir_store::budget::calendar::{read_day, read_month, start_of_day_ms};
@@ -52,7 +53,7 @@ pub(super) struct UsageArgs {
     /// One month, such as 2026-11
     #[arg(long, value_name = "MONTH", value_parser = month, conflicts_with_all = ["since", "until"])]
     month: Option<(u64, u64)>,
-    /// Only this key's, by its ID
+    /// Only this key's, by its ID or name
     #[arg(long)]
     key: Option<String>,
     /// Only this team's
@@ -133,10 +134,14 @@ fn days(args: &UsageArgs) -> (Option<u64>, Option<u64>) {
 }
 
 /// Returns the filter that the flags set.
-fn filter(args: &UsageArgs) -> Filter {
-    Filter {
+async fn filter(args: &UsageArgs, store: &Store) -> Result<Filter, String> {
+    let key = match &args.key {
+        Some(name) => scope::key_id(name, store).await?.or_else(|| Some(name.clone())),
+        None => None,
+    };
+    Ok(Filter {
         tenant: None,
-        key: args.key.clone(),
+        key,
         team: args.team.clone(),
         organisation: args.organisation.clone(),
         user: args.user.clone(),
@@ -145,7 +150,7 @@ fn filter(args: &UsageArgs) -> Filter {
         agent: args.agent.clone(),
         class: args.class.clone(),
         tag: args.tag.clone(),
-    }
+    })
 }
 
 async fn sums(args: &UsageArgs, zone: &TimeZone, store: &Store) -> Result<String, String> {
@@ -153,7 +158,8 @@ async fn sums(args: &UsageArgs, zone: &TimeZone, store: &Store) -> Result<String
     let by = if args.focus { focus::BY.to_vec() } else { args.by.clone() };
     // The table by FOCUS names its moments in UTC.
     let zone = Some(zone.clone()).filter(|_| !args.focus);
-    let query = UsageQuery { by, from_day, until_day, zone, only: filter(args), limit: None };
+    let query =
+        UsageQuery { by, from_day, until_day, zone, only: filter(args, store).await?, limit: None };
     let total = UsageQuery { by: Vec::new(), ..query.clone() };
     let said = |error| format!("the store cannot be read: {error}");
     let rows = store.usage(query).await.map_err(said)?;
@@ -317,7 +323,7 @@ async fn requests(
     let query = RequestQuery {
         from_ms: from_day.map(|day| start_of_day_ms(zone, day)),
         until_ms: until_day.map(|day| start_of_day_ms(zone, day)),
-        only: filter(args),
+        only: filter(args, store).await?,
         route: args.route.clone(),
         flags: if args.flagged { all } else { Flags::default() },
         limit: Some(limit),
