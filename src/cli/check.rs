@@ -210,7 +210,8 @@ fn in_json(args: &CheckArgs, findings: &Findings) -> String {
         "warnings": list(findings.warnings.iter().map(warning).collect()),
     });
     if args.connect {
-        let tried = |own: &Tried| json!({ "key": own.key, "outcome": own.outcome.name(), "message": own.message });
+        let tried =
+            |own: &Tried| json!({ "key": own.key, "outcome": own.outcome, "message": own.message });
         answer["tried"] = list(findings.tried.iter().map(tried).collect());
     }
     if let Some(changes) = &findings.changes {

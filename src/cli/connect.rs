@@ -54,23 +54,13 @@ const NO_CHAT: [&str; 20] = [
 ];
 
 /// Result of a test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum TestOutcome {
     Works,
     /// Could not be determined; it may work.
     Unclear,
     Fails,
-}
-
-impl TestOutcome {
-    /// Its name in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Works => "works",
-            Self::Unclear => "unclear",
-            Self::Fails => "fails",
-        }
-    }
 }
 
 /// Connection that was tested.
@@ -174,14 +164,13 @@ async fn redis(config: &Config) -> Option<Tried> {
         Ok(redis) => redis?,
         Err(error) => return Some(Tried::new(key, TestOutcome::Fails, error.to_string())),
     };
-    Some(match redis.ping().await {
-        Ok(()) => Tried::new(key, TestOutcome::Works, "Redis answers"),
-        Err(error) => Tried::new(
-            key,
-            TestOutcome::Fails,
-            format!("{error}. Start that Redis, or correct the URL"),
-        ),
-    })
+    let (outcome, message) = match redis.ping().await {
+        Ok(()) => (TestOutcome::Works, "Redis answers".to_owned()),
+        Err(error) => {
+            (TestOutcome::Fails, format!("{error}. Start that Redis, or correct the URL"))
+        }
+    };
+    Some(Tried::new(key, outcome, message))
 }
 
 /// An upstream under test.
@@ -306,22 +295,22 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
 /// Explains a 401 or 403.
 fn denied(asking: &Asking<'_>, status: StatusCode, body: &[u8]) -> Tried {
     let url = asking.client.base().url();
-    match (&asking.provider_key, asking.own.gets_callers_key()) {
-        (Some(_), _) => asking.key_is_refused(status, body),
-        (None, true) => {
-            let message =
-                format!("{url} answers and requires a key ({status}); callers send their own");
-            asking.tried("url", TestOutcome::Works, message)
-        }
-        (None, false) => {
-            let message = format!(
+    let (outcome, message) = match (&asking.provider_key, asking.own.gets_callers_key()) {
+        (Some(_), _) => return asking.key_is_refused(status, body),
+        (None, true) => (
+            TestOutcome::Works,
+            format!("{url} answers and requires a key ({status}); callers send their own"),
+        ),
+        (None, false) => (
+            TestOutcome::Fails,
+            format!(
                 "{url} requires a key ({status}), and weir has none for it: name the variable that holds \
                  one, such as {}.api_key = \"env:PROVIDER_KEY\"",
                 asking.section
-            );
-            asking.tried("url", TestOutcome::Fails, message)
-        }
-    }
+            ),
+        ),
+    };
+    asking.tried("url", outcome, message)
 }
 
 /// Explains why an upstream does not list its models under its base URL.
@@ -337,22 +326,23 @@ async fn no_list(
         let message = format!("{url} answers {status} to GET /models{said}. Try again later");
         return asking.tried("url", TestOutcome::Fails, message);
     }
-    match find_api(&asking.client, headers).await {
-        Some(right) => {
-            let message = format!(
+    let (outcome, message) = match find_api(&asking.client, headers).await {
+        Some(right) => (
+            TestOutcome::Fails,
+            format!(
                 "{url} answers {status} to GET /models, and serves its API under {right}: set the URL to \
                  {right}"
-            );
-            asking.tried("url", TestOutcome::Fails, message)
-        }
-        None => {
-            let message = format!(
+            ),
+        ),
+        None => (
+            TestOutcome::Unclear,
+            format!(
                 "{url} answers {status} to GET /models{said}, and has no list under /v1 either. If \
                  requests fail, correct the URL: use the base URL that you would give to an SDK"
-            );
-            asking.tried("url", TestOutcome::Unclear, message)
-        }
-    }
+            ),
+        ),
+    };
+    asking.tried("url", outcome, message)
 }
 
 /// Sends one short question with weir's own key.

@@ -37,34 +37,23 @@ pub fn changes(old: &Figment, new: &Figment) -> Vec<Change> {
     let (Ok(old), Ok(new)) = (merged(old), merged(new)) else { return Vec::new() };
     differing(&old, &new)
         .into_iter()
-        .map(|((path, what), effect)| Change { key: label(&parts(&path)) + what.said(), effect })
+        .map(|(path, said, effect)| Change { key: label(&parts(&path)) + said, effect })
         .collect()
 }
 
-/// Kind of difference at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    /// The value differs.
-    Value,
-    /// A row was removed; the path ends with its identifier.
-    Removed,
-    /// The order of the rows differs.
-    Order,
-}
+/// Paths that differ, each with what is said behind it.
+type Found = BTreeSet<(Path, &'static str)>;
 
-impl What {
-    fn said(self) -> &'static str {
-        match self {
-            Self::Value => "",
-            Self::Removed => " (removed)",
-            Self::Order => " (the order of its rows)",
-        }
-    }
-}
+/// The value differs.
+const VALUE: &str = "";
+/// A row was removed; the path ends with its identifier.
+const REMOVED: &str = " (removed)";
+/// The order of the rows differs.
+const ORDER: &str = " (the order of its rows)";
 
 /// Returns the paths that differ, with their effects.
-fn differing(old: &Dict, new: &Dict) -> BTreeMap<(Path, What), Effect> {
-    let mut found = BTreeSet::new();
+fn differing(old: &Dict, new: &Dict) -> Vec<(Path, &'static str, Effect)> {
+    let mut found = Found::new();
     for name in old.keys().chain(new.keys()) {
         compare(&mut vec![name.clone()], old.get(name), new.get(name), &mut found);
     }
@@ -73,22 +62,15 @@ fn differing(old: &Dict, new: &Dict) -> BTreeMap<(Path, What), Effect> {
         [section, "tls", _] if has_tls(old, section) != has_tls(new, section) => Restart,
         ref parts => effect(parts),
     };
-    found
-        .into_iter()
-        .map(|(path, what)| {
-            let effect = effect(&path);
-            ((path, what), effect)
-        })
-        .collect()
+    let with_effect = |(path, said)| {
+        let effect = effect(&path);
+        (path, said, effect)
+    };
+    found.into_iter().map(with_effect).collect()
 }
 
 /// Collects the paths below `path` at which two values differ.
-fn compare(
-    path: &mut Path,
-    old: Option<&Value>,
-    new: Option<&Value>,
-    found: &mut BTreeSet<(Path, What)>,
-) {
+fn compare(path: &mut Path, old: Option<&Value>, new: Option<&Value>, found: &mut Found) {
     let is_each = |is: fn(&Value) -> bool| [old, new].into_iter().flatten().all(is);
     if is_each(|value| value.as_dict().is_some()) {
         let [old, new] = [old, new].map(|value| value.and_then(Value::as_dict));
@@ -106,7 +88,7 @@ fn compare(
     } else if is_each(is_rows) {
         compare_rows(path, [rows(old), rows(new)], found);
     } else if old.map(plain) != new.map(plain) {
-        found.insert((path.clone(), What::Value));
+        found.insert((path.clone(), VALUE));
     }
 }
 
@@ -120,7 +102,7 @@ fn rows(value: Option<&Value>) -> &[Value] {
 }
 
 /// Compares two lists of tables.
-fn compare_rows(path: &mut Path, [old, new]: [&[Value]; 2], found: &mut BTreeSet<(Path, What)>) {
+fn compare_rows(path: &mut Path, [old, new]: [&[Value]; 2], found: &mut Found) {
     let is_own = |(pattern, ..): &&(&str, &str, bool)| {
         let pattern: Vec<&str> = pattern.split('.').collect();
         pattern.len() == path.len() && fits(&pattern, &parts(path))
@@ -134,20 +116,20 @@ fn compare_rows(path: &mut Path, [old, new]: [&[Value]; 2], found: &mut BTreeSet
     let places = places(&old_names, &new_names);
     let known: Vec<usize> = places.iter().copied().flatten().collect();
     if own.is_some_and(|(_, _, has_order)| *has_order) && !known.is_sorted() {
-        found.insert((path.clone(), What::Order));
+        found.insert((path.clone(), ORDER));
     }
     for (number, place) in places.iter().enumerate() {
         let name = old_names[number].clone().unwrap_or_else(|| number.to_string());
         path.push(place.map_or(name, |place| place.to_string()));
         match place {
             Some(place) => compare(path, Some(&old[number]), Some(&new[*place]), found),
-            None => drop(found.insert((path.clone(), What::Removed))),
+            None => drop(found.insert((path.clone(), REMOVED))),
         }
         path.pop();
     }
     for place in (0..new.len()).filter(|place| !known.contains(place)) {
         path.push(place.to_string());
-        found.insert((path.clone(), What::Value));
+        found.insert((path.clone(), VALUE));
         path.pop();
     }
 }
@@ -184,7 +166,7 @@ fn has_tls(dict: &Dict, section: &str) -> bool {
 pub fn without_restarts(old: &Figment, new: &Figment) -> Figment {
     let (old, mut merged) = (dict(old), dict(new));
     let differing = differing(&old, &merged);
-    for ((path, _), _) in differing.iter().filter(|(_, effect)| **effect == Restart) {
+    for (path, ..) in differing.iter().filter(|(_, _, effect)| *effect == Restart) {
         put(&mut merged, &parts(path), find(&old, &parts(path)).cloned());
     }
     Figment::from(Merged(merged))
