@@ -1,6 +1,7 @@
-//! Tables of text. Knows nothing of what they list.
+//! Tables of text, and amounts in them. Knows nothing of what they list.
 
 use weir_eval::table;
+use weir_store::budget::NanoUsd;
 
 /// Aligns columns: the first `names` to the left, figures to the right, and the last as it is.
 pub(super) fn aligned(rows: &[Vec<String>], names: usize) -> String {
@@ -16,6 +17,13 @@ pub(super) fn left_aligned<const N: usize>(
     let rows: Vec<Vec<String>> =
         std::iter::once(heads.map(str::to_owned)).chain(rows).map(Vec::from).collect();
     aligned(&rows, N)
+}
+
+/// Formats nano-dollars for people.
+pub(super) fn signed_dollars(nano_usd: i128) -> String {
+    let sign = if nano_usd < 0 { "-" } else { "" };
+    let amount = u64::try_from(nano_usd.unsigned_abs()).unwrap_or(u64::MAX);
+    format!("{sign}{}", NanoUsd(amount).shown())
 }
 
 #[cfg(test)]

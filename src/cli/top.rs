@@ -145,7 +145,7 @@ async fn live(args: &TopArgs, feed: Feed) -> Result<(), String> {
     known.take(first);
     let mut ui = Ui::new(args.view.unwrap_or_default(), args.filter.clone().unwrap_or_default());
     let (sender, mut answers) = mpsc::channel(1);
-    tokio::spawn(poll(feed, after, known.started_ms, args.interval, sender));
+    tokio::spawn(poll(feed, after, known.live.started_ms, args.interval, sender));
     let mut ending = std::pin::pin!(ended());
     let mut screen = Screen::take_over(Colours::of_stdout()).map_err(failed)?;
     let mut inputs = inputs();
@@ -181,7 +181,7 @@ async fn live(args: &TopArgs, feed: Feed) -> Result<(), String> {
             },
             _ = ticks.tick() => {
                 if ui.problem.is_none() {
-                    known.now_ms += TICK.as_millis() as u64;
+                    known.live.now_ms += TICK.as_millis() as u64;
                 }
             }
         }

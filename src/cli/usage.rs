@@ -8,7 +8,7 @@ use super::colours::Colours;
 use super::focus;
 use super::moments::moment;
 use super::store_path::{StoreArgs, existing_of};
-use super::table::aligned;
+use super::table::{aligned, signed_dollars};
 use crate::proxy::hold::budgets::scope;
 use weir_store::Store;
 use weir_store::budget::NanoUsd;
@@ -197,7 +197,7 @@ async fn sums(args: &UsageArgs, zone: &TimeZone, store: &Store) -> Result<String
     let planned = match total.first().map_or(0, |total| total.totals.planned_saved_nano_usd) {
         0 => String::new(),
         planned => {
-            let planned = signed_dollars(planned);
+            let planned = signed_dollars(planned.into());
             format!("planned savings {planned}, by compactions that observe mode left out\n")
         }
     };
@@ -240,15 +240,10 @@ fn line(row: &UsageRow, by: &[Column], first: &str) -> Vec<String> {
         grouped(totals.cached_tokens),
         grouped(totals.completion_tokens),
         dollars(totals.cost_nano_usd),
-        signed_dollars(totals.saved_nano_usd),
+        signed_dollars(totals.saved_nano_usd.into()),
         not_exact(row),
     ];
     names.chain(figures).collect()
-}
-
-fn signed_dollars(nano_usd: i64) -> String {
-    let sign = if nano_usd < 0 { "-" } else { "" };
-    format!("{sign}{}", dollars(nano_usd.unsigned_abs()))
 }
 
 fn dollars(nano_usd: u64) -> String {

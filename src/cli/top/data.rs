@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cli::table::signed_dollars;
 use crate::proxy::live::{Ended, ShownRequest};
 use weir_engine::compact::report::shown::percent;
 use weir_store::budget::NanoUsd;
@@ -95,7 +96,7 @@ impl BudgetRow {
         match (units(amount), self.measure.as_str()) {
             (None, _) => String::new(),
             (Some(amount), "tokens") => super::cells::tokens(amount),
-            (Some(amount), _) => dollars(amount as i128),
+            (Some(amount), _) => signed_dollars(amount.into()),
         }
     }
 }
@@ -145,10 +146,8 @@ pub(super) struct MinuteRates {
 /// Everything known of a running weir.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
-    pub now_ms: u64,
-    pub started_ms: u64,
-    pub totals: StartTotals,
-    pub running: Vec<Running>,
+    /// The last answer, without its ended requests.
+    pub live: Live,
     /// Ended requests, oldest first.
     pub ended: VecDeque<EndedRequest>,
     pub budgets: Vec<BudgetRow>,
@@ -158,19 +157,17 @@ pub(super) struct Known {
 impl Known {
     /// Takes in an answer. A weir that started later than the known one begins with nothing.
     pub(super) fn take(&mut self, snapshot: Snapshot) {
-        let live = snapshot.live;
-        if live.started_ms != self.started_ms {
+        let mut live = snapshot.live;
+        if live.started_ms != self.live.started_ms {
             self.ended.clear();
         }
         let newest = self.ended.back().map_or(0, |ended| ended.seq);
-        self.ended.extend(live.requests.into_iter().filter(|ended| ended.seq > newest));
+        let requests = std::mem::take(&mut live.requests);
+        self.ended.extend(requests.into_iter().filter(|ended| ended.seq > newest));
         while self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
         }
-        self.now_ms = live.now_ms;
-        self.started_ms = live.started_ms;
-        self.totals = live.totals;
-        self.running = live.running;
+        self.live = live;
         if let Some(budgets) = snapshot.budgets {
             self.budgets = budgets;
         }
@@ -181,13 +178,14 @@ impl Known {
 
     /// Computes figures over the last minute, or since weir started if that is less.
     pub(super) fn rates(&self) -> MinuteRates {
-        let mut window_ms = RATE_WINDOW_MS.min(self.now_ms.saturating_sub(self.started_ms));
+        let mut window_ms =
+            RATE_WINDOW_MS.min(self.live.now_ms.saturating_sub(self.live.started_ms));
         // The oldest requests of a busy minute are not listed any more.
         let is_cut = self.ended.front().is_some_and(|first| first.seq > 1);
         if let Some(first) = self.ended.front().filter(|_| is_cut) {
-            window_ms = window_ms.min(self.now_ms.saturating_sub(first.ended_ms));
+            window_ms = window_ms.min(self.live.now_ms.saturating_sub(first.ended_ms));
         }
-        let since_ms = self.now_ms.saturating_sub(window_ms);
+        let since_ms = self.live.now_ms.saturating_sub(window_ms);
         let recent: Vec<&EndedRequest> =
             self.ended.iter().filter(|ended| ended.ended_ms >= since_ms).collect();
         let sum = |of: fn(&EndedRequest) -> Option<u64>| -> u64 {
@@ -215,11 +213,11 @@ impl Known {
             let Some(id) = ended.conversation.as_deref() else { continue };
             found.entry(id).or_insert_with(|| Conversation::new(id)).add(ended);
         }
-        for running in &self.running {
+        for running in &self.live.running {
             let Some(id) = running.conversation.as_deref() else { continue };
             let conversation = found.entry(id).or_insert_with(|| Conversation::new(id));
             conversation.running += 1;
-            conversation.last_ms = self.now_ms;
+            conversation.last_ms = self.live.now_ms;
             conversation.model = running.model.clone().or(conversation.model.take());
             if is_main(running.class.as_deref()) {
                 conversation.agent = running.agent.clone().or(conversation.agent.take());
@@ -293,13 +291,6 @@ pub(super) fn nano_usd(text: Option<&str>) -> Option<i128> {
     let text = text?;
     let (sign, amount) = text.strip_prefix('-').map_or((1, text), |amount| (-1, amount));
     NanoUsd::parse(amount).map(|amount| sign * i128::from(amount.0))
-}
-
-/// Formats nano-dollars for people.
-pub(super) fn dollars(nano_usd: i128) -> String {
-    let sign = if nano_usd < 0 { "-" } else { "" };
-    let amount = u64::try_from(nano_usd.unsigned_abs()).unwrap_or(u64::MAX);
-    format!("{sign}{}", NanoUsd(amount).shown())
 }
 
 #[cfg(test)]
@@ -396,7 +387,11 @@ mod tests {
             ("-0.5", "-$0.5000"),
             ("1234.567", "$1,234.57"),
         ] {
-            assert_eq!(nano_usd(Some(text)).map(dollars).as_deref(), Some(expected), "{text}");
+            assert_eq!(
+                nano_usd(Some(text)).map(signed_dollars).as_deref(),
+                Some(expected),
+                "{text}"
+            );
         }
         assert_eq!(nano_usd(Some("much")), None);
     }

@@ -185,7 +185,7 @@ impl Ui {
 
     fn tabs(&self, known: &Known) -> Line {
         let counts = [
-            known.running.len() + known.ended.len(),
+            known.live.running.len() + known.ended.len(),
             known.conversations().len(),
             known.budgets.len(),
             known.upstreams().len(),

@@ -1,7 +1,8 @@
 //! Tables of `weir top`: requests, conversations, budgets and upstreams. Draws nothing.
 
 use super::cells::{Cell, Column, Line, Table, Tone, bar, tokens};
-use super::data::{BudgetRow, Conversation, EndedRequest, Known, Running, dollars, nano_usd};
+use super::data::{BudgetRow, Conversation, EndedRequest, Known, Running, nano_usd};
+use crate::cli::table::signed_dollars;
 use weir_engine::compact::report::shown::percent;
 
 /// Widths of bars, and maximum length of IDs.
@@ -91,7 +92,7 @@ fn fill(sent: Option<u64>, limit: Option<u64>, width: usize) -> Cell {
 
 fn cost(text: Option<&str>) -> Cell {
     let amount = nano_usd(text);
-    Cell::figure(Tone::Plain, amount, &amount.map(dollars).unwrap_or_default())
+    Cell::figure(Tone::Plain, amount, &amount.map(signed_dollars).unwrap_or_default())
 }
 
 /// Formats a duration in whole seconds.
@@ -143,10 +144,10 @@ fn requests(known: &Known) -> Table {
         left("agent"),
         left("conversation"),
     ];
-    let mut running: Vec<&Running> = known.running.iter().collect();
+    let mut running: Vec<&Running> = known.live.running.iter().collect();
     running.sort_by_key(|own| std::cmp::Reverse(own.begun_ms));
     let mut rows: Vec<Vec<Cell>> =
-        running.into_iter().map(|own| running_row(own, known.now_ms)).collect();
+        running.into_iter().map(|own| running_row(own, known.live.now_ms)).collect();
     rows.extend(known.ended.iter().rev().map(ended_row));
     Table { columns, rows, empty: "no request yet; send one to weir, and it appears here" }
 }
@@ -228,7 +229,7 @@ fn conversations(known: &Known) -> Table {
         right("last"),
     ];
     let rows = known.conversations();
-    let rows = rows.iter().map(|own| conversation_row(own, known.now_ms));
+    let rows = rows.iter().map(|own| conversation_row(own, known.live.now_ms));
     let empty = "no request has named its conversation yet; agents do, and others with the header \
                  x-conversation-id";
     Table { columns, rows: rows.collect(), empty }
@@ -259,7 +260,7 @@ fn conversation_row(own: &Conversation, now_ms: u64) -> Vec<Cell> {
         count(own.requests),
         count(own.compacted),
         Cell::figure(Tone::Plain, cached.map(i128::from), &shown),
-        Cell::figure(Tone::Plain, Some(own.cost_nano_usd), &dollars(own.cost_nano_usd)),
+        Cell::figure(Tone::Plain, Some(own.cost_nano_usd), &signed_dollars(own.cost_nano_usd)),
         last,
     ]
 }
@@ -332,11 +333,11 @@ fn upstreams(known: &Known) -> Table {
 
 /// Returns the figures above the tables.
 pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
-    let (totals, rates) = (&known.totals, known.rates());
+    let (totals, rates) = (&known.live.totals, known.rates());
     let version = known.status["version"].as_str().unwrap_or_default();
-    let up = span(known.now_ms.saturating_sub(known.started_ms));
+    let up = span(known.live.now_ms.saturating_sub(known.live.started_ms));
     let title = Line::new(Tone::Bold, &format!("weir {version}"))
-        .and(Tone::Dim, &format!("  {place}  up {up}  {} UTC", time_of_day(known.now_ms)));
+        .and(Tone::Dim, &format!("  {place}  up {up}  {} UTC", time_of_day(known.live.now_ms)));
     let title = match known.status["mode"]["conversations"].as_str() {
         Some("observe") => title.and(Tone::Near, "  observing: nothing is compacted"),
         _ => title,
@@ -349,7 +350,7 @@ pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
     let refused_tone = if rates.refused > 0 { Tone::Near } else { Tone::Dim };
     let requests = Line::new(Tone::Bold, "requests ")
         .and(Tone::Plain, &format!("{} ({:.1}/s)", totals.requests, rates.requests_per_s))
-        .and(Tone::Plain, &format!("   in flight {}", known.running.len()))
+        .and(Tone::Plain, &format!("   in flight {}", known.live.running.len()))
         .and(failed_tone, &format!("   failed {}", rates.failed))
         .and(refused_tone, &format!("   refused {}", rates.refused))
         .and(Tone::Dim, &format!(" of the last {}", rates.requests))
@@ -366,7 +367,7 @@ pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
         .and(Tone::Good, &removed)
         .and(Tone::Plain, &format!("   {}/s", tokens(rates.sent_tokens_per_s as u64)))
         .and(Tone::Plain, &format!("   cache hits {cache_hits}"));
-    let amount = |text: Option<&str>| nano_usd(text).map_or("-".to_owned(), dollars);
+    let amount = |text: Option<&str>| nano_usd(text).map_or("-".to_owned(), signed_dollars);
     let planned = (totals.observed > 0)
         .then(|| format!("   planned {}", amount(totals.planned_saved_usd.as_deref())));
     let unpriced =
