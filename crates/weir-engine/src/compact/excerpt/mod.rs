@@ -265,10 +265,11 @@ impl<'a> Writer<'a> {
         if reading.units.is_empty() {
             return;
         }
-        let text_tokens = match self.subject.text_tokens[message] {
-            // Names of files in a message without a text.
-            0 => reading.text.len() as f64 / FILE_NAME_BYTES,
-            tokens => tokens as f64,
+        let has_text = self.subject.text_tokens[message] > 0;
+        let text_tokens = match has_text {
+            true => self.subject.text_tokens[message] as f64,
+            // Only names of files.
+            false => reading.text.len() as f64 / FILE_NAME_BYTES,
         };
         let per_byte = (text_tokens / reading.text.len() as f64).min(1.0);
         if self.subject.first_user == Some(message) {
@@ -279,7 +280,9 @@ impl<'a> Writer<'a> {
         let is_short_user = is_users && text_tokens <= SHORT_TOKENS;
         if is_short_user {
             let all = 0..reading.units.len();
-            self.offer(message, all, text_tokens, USER_WORTH * text_tokens, None);
+            let header_tokens = if has_text { 0.0 } else { HEADER_TOKENS };
+            let worth = USER_WORTH * (text_tokens + header_tokens);
+            self.offer(message, all, text_tokens, worth, None);
             return;
         }
         let age_messages = (self.subject.readings.len() - message) as f64;

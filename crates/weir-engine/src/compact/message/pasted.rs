@@ -171,9 +171,9 @@ mod tests {
             "One\n-----\nAlways two.\n-----\n",
             "Question: must it be red?",
         ] {
-            assert_eq!(pasted(&Reading::of_text(Role::User, text)), [], "{text}");
+            assert!(pasted(&Reading::of_text(Role::User, text)).is_empty(), "{text}");
         }
         let result = Reading::of_text(Role::Tool, "<context>a</context>");
-        assert_eq!(pasted(&result), []);
+        assert!(pasted(&result).is_empty());
     }
 }

@@ -79,9 +79,9 @@ fn a_long_part_of_the_assistants_takes_the_room_there_is() {
         (Protocol::Responses, custom),
         (Protocol::Messages, messages),
     ] {
-        for limit_tokens in [6000, 30_000] {
+        for (limit_tokens, least_tokens) in [(6000, 4000), (30_000, 24_500)] {
             let (body, tokens) = sent(protocol, &messages, limit_tokens);
-            assert!(tokens * 10 >= limit_tokens * 8, "{protocol:?} {tokens} of {limit_tokens}");
+            assert!(tokens >= least_tokens, "{protocol:?} {tokens} of {limit_tokens}");
             assert!(body.contains("row_0 ") && body.contains("row_3999 "), "{protocol:?}");
         }
     }
