@@ -47,7 +47,6 @@ pub(super) struct Filtered<P> {
 
 enum LastFrame {
     End,
-    Trailers(Frame<Bytes>),
     /// The error is reported one poll after the last bytes: the listener drops unwritten data when
     /// it sees one.
     Error {
@@ -89,7 +88,6 @@ impl<P: Passage + Unpin> HttpBody for Filtered<P> {
             match this.ending.take() {
                 None => {}
                 Some(LastFrame::End) => return Poll::Ready(None),
-                Some(LastFrame::Trailers(frame)) => return Poll::Ready(Some(Ok(frame))),
                 Some(LastFrame::Error { error, is_next: true }) => {
                     return Poll::Ready(Some(Err(error)));
                 }
@@ -106,7 +104,8 @@ impl<P: Passage + Unpin> HttpBody for Filtered<P> {
                     Cow::Borrowed(part) => bytes.slice_ref(part),
                     Cow::Owned(made) => made.into(),
                 },
-                Some(Ok(Err(trailers))) => this.end(LastFrame::Trailers(trailers)),
+                // Trailers go to no caller.
+                Some(Ok(Err(_))) => continue,
                 Some(Err(error)) => {
                     let is_next = !passage.is_holding();
                     this.end(LastFrame::Error { error, is_next })

@@ -202,6 +202,10 @@ impl HttpBody for Relay {
                 return Poll::Ready(this.settling.take().and_then(|settling| settling.last));
             }
             let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));
+            // Trailers could pass for headers of weir.
+            if matches!(&frame, Some(Ok(frame)) if frame.is_trailers()) {
+                continue;
+            }
             this.note(&frame);
             let is_last = this.is_last(&frame);
             let last = frame.map(|frame| frame.map_err(BoxError::from));

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use http_body_util::BodyExt;
+
 use super::harness::{FINE, Upstream, Wire, ask, bare, body_of, chat, start};
 
 #[tokio::test]
@@ -341,6 +343,25 @@ async fn cleartext_http2_is_spoken_with_the_same_checks() {
     let refused = client.get(elsewhere).send().await.expect("an answer");
     assert_eq!(refused.status(), 403);
     assert_eq!(refused.headers()["x-weir-error"], "host_not_allowed");
+}
+
+#[tokio::test]
+async fn trailers_of_an_upstream_go_to_nobody() {
+    let upstream = Upstream::always(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\
+         2\r\n{}\r\n0\r\nx-weir-error: forged\r\nx-sum: 1\r\n\r\n",
+    )
+    .await;
+    let weir = start(&upstream, |_| {}).await;
+    let client = http2_client(weir.address);
+    let base = format!("http://localhost:{}/v1", weir.address.port());
+    for path in ["chat/completions", "files"] {
+        let asked = client.post(format!("{base}/{path}")).body(body_of(100)).send().await;
+        let answer: http::Response<reqwest::Body> = asked.expect("an answer").into();
+        let whole = answer.into_body().collect().await.expect("a whole answer");
+        assert_eq!(whole.trailers(), None, "{path}");
+        assert_eq!(&whole.to_bytes()[..], b"{}", "{path}");
+    }
 }
 
 fn http2_client(address: SocketAddr) -> reqwest::Client {
