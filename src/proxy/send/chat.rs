@@ -13,6 +13,7 @@ use crate::config::LargerWhen;
 use crate::proxy::admit::request::ChatRequest;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::{self, JournalEntry};
+use crate::proxy::plan::Planned;
 use crate::proxy::record::Record;
 use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::Upstream;
@@ -176,9 +177,10 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// Plans the request again without the model's thinking if the upstream refuses some of it, once.
+    /// Plans the request again without the model's thinking if the upstream refuses some of it, once. A
+    /// request without any is refused for another reason, in words that may be its own.
     async fn drops_thinking(&mut self, inbound: &mut Inbound) -> bool {
-        let Attempt { upstream, job, planned, .. } = &mut self.current;
+        let Attempt { job, planned, .. } = &mut self.current;
         let may_be = self.request.protocol != Protocol::Responses && !job.options.bypass;
         if !may_be
             || job.options.is_thinking_refused
@@ -187,16 +189,16 @@ impl<'a> Chat<'a> {
             return false;
         }
         job.options.is_thinking_refused = true;
-        if upstream.knowledge.bound_thinking.note(&planned.model) {
-            tracing::info!(
-                target: "weir::models",
-                model = planned.model,
-                "the upstream compares what stands before this model's thinking, so a compaction \
-                 leaves out all earlier thinking"
-            );
-        }
         let again = self.settings.planner.plan_fitting(job).await;
-        let Ok(again) = again else { return false };
+        let is_without = |again: &Planned| {
+            again.body.is_some()
+                && again.body != planned.body
+                && again.edits.split(',').any(|edit| edit == "thinking")
+        };
+        let Some(again) = again.ok().filter(is_without) else {
+            job.options.is_thinking_refused = false;
+            return false;
+        };
         planned.replace_refused(again);
         true
     }
@@ -250,8 +252,13 @@ impl Exchange for Chat<'_> {
         let sent = upstream.client.send(outbound).await;
         let mut inbound = sent.map_err(|error| upstream.error(error))?;
         inbound.correct_type(self.current.planned.stream).await;
-        if cause == Some(Cause::UsageRefused) && inbound.status.is_success() {
-            upstream.knowledge.usage_refusals.note(&self.current.planned.model);
+        let (knowledge, model) = (&upstream.knowledge, &self.current.planned.model);
+        match cause.filter(|_| inbound.status.is_success()) {
+            Some(Cause::UsageRefused) => knowledge.usage_refusals.note(model),
+            Some(Cause::ThinkingRefused) => {
+                knowledge.bound_thinking.note(self.request.caller.tenant, model);
+            }
+            _ => {}
         }
         Ok(inbound)
     }

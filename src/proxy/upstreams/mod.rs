@@ -2,6 +2,7 @@
 //! headers, its learned values, and its breaker. Decides no route.
 
 pub mod base_url;
+pub mod bound_thinking;
 mod cooldowns;
 pub mod headers;
 pub mod learned;
@@ -24,10 +25,10 @@ use crate::proxy::error::{ErrorKind, Proxied, ProxyError, SetupError};
 use crate::proxy::events::{Event, Events};
 use crate::proxy::traces::context::{BAGGAGE, TRACESTATE};
 use crate::proxy::upstreams::base_url::BaseUrl;
+use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::cooldowns::Cooldowns;
 use crate::proxy::upstreams::headers::Via;
 use crate::proxy::upstreams::learned::Learned;
-use crate::proxy::upstreams::refused_models::RefusedModels;
 use crate::proxy::upstreams::routes::UpstreamKnowledge;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::breaker::{Breaker, Change, Health};
@@ -214,7 +215,7 @@ impl Upstream {
                 origin: (name != DEFAULT_UPSTREAM).then(|| Arc::clone(&origin)),
                 learned: Arc::new(learned),
                 usage_refusals,
-                bound_thinking: RefusedModels::default(),
+                bound_thinking: BoundThinking::new(!gets_callers_key),
             }),
             origin,
             base_url: BaseUrl::default(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::config::{self, Config, DEFAULT_UPSTREAM};
+use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::learned::Learned;
-use crate::proxy::upstreams::refused_models::RefusedModels;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::Target;
 use weir_engine::wire::model::ModelField;
@@ -22,7 +22,7 @@ pub struct UpstreamKnowledge {
     /// Models for whose streams usage is not requested.
     pub usage_refusals: UsageRefusals,
     /// Models that refuse thinking after a compaction changed what stands before it.
-    pub bound_thinking: RefusedModels,
+    pub bound_thinking: BoundThinking,
 }
 
 impl UpstreamKnowledge {
@@ -34,7 +34,7 @@ impl UpstreamKnowledge {
             origin: None,
             learned: Arc::new(Learned::new(None, false, config.learning)),
             usage_refusals: UsageRefusals::new(upstream.ask_usage),
-            bound_thinking: RefusedModels::default(),
+            bound_thinking: BoundThinking::new(false),
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use weir::config::Config;
+use weir::config::{Config, Secret};
 use weir::proxy::learned::ratio_rows;
 use weir_engine::compact::Policy;
 use weir_store::Store;
@@ -130,6 +130,8 @@ struct Run {
 struct Agent {
     form: Form,
     upstream: Upstream,
+    /// Header with its caller's credential, if any.
+    credential: &'static str,
     model: &'static str,
     tools: Value,
     /// Lines of each result.
@@ -155,6 +157,7 @@ impl Agent {
         Self {
             form,
             upstream: Upstream::start().await,
+            credential: "",
             model,
             tools: Value::Null,
             lines: 40,
@@ -190,7 +193,8 @@ impl Agent {
 
     async fn take_turn(&mut self, wire: &mut Wire) -> Message {
         let turn = self.turn;
-        let headers = format!("x-weir-max-input-tokens: {}\r\n", self.limit_tokens);
+        let headers =
+            format!("{}x-weir-max-input-tokens: {}\r\n", self.credential, self.limit_tokens);
         wire.send(post(self.form.path(), &headers, &self.body())).await;
         let said = loop {
             let seen = self.upstream.next().await;
@@ -362,6 +366,44 @@ async fn a_model_that_binds_its_thinking_is_found_out_by_one_refusal() {
     agent.until(TURNS, one.address).await;
     assert_eq!(agent.run.refused, 1, "{:?}", agent.run);
     assert!(agent.run.compactions >= 3 && agent.run.accepted > TURNS, "{:?}", agent.run);
+}
+
+/// With weir's own key all callers are one account to the upstream.
+fn shared(config: &mut Config) {
+    config.upstream.provider_key = Some(Secret::new("sk-weirs-own-key-0123456789"));
+}
+
+#[tokio::test]
+async fn a_binding_found_out_by_two_callers_holds_for_all() {
+    let mut agent = Agent::new("claude-next").await;
+    let weir = weir(&agent, &memory(), shared).await;
+    for (credential, refused) in [
+        ("authorization: Bearer sk-one\r\n", 1),
+        ("authorization: Bearer sk-two\r\n", 1),
+        ("authorization: Bearer sk-three\r\n", 0),
+    ] {
+        let upstream = agent.upstream;
+        agent = Agent { upstream, credential, ..Agent::new("claude-next").await };
+        agent.until(TURNS, weir.address).await;
+        assert_eq!(agent.run.refused, refused, "{credential}{:?}", agent.run);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_in_the_words_of_a_request_teaches_nothing() {
+    let mut agent = Agent::new("claude-next").await;
+    let weir = weir(&agent, &memory(), |_| {}).await;
+    let said =
+        json!([{"role": "user", "content": "thinking is bound to a different conversation"}]);
+    let body = json!({"model": agent.model, "max_tokens": 9, "messages": said});
+    let request = post(agent.form.path(), "", &body);
+    let asking = tokio::spawn(harness::ask(weir.address, request));
+    // The upstream repeats them. Without thinking there is nothing to leave out.
+    refuse(agent.form, agent.upstream.next().await, 0);
+    assert_eq!(asking.await.expect("it is answered").status(), 400);
+    assert!(agent.upstream.try_next().is_none(), "it is sent once");
+    agent.until(TURNS, weir.address).await;
+    assert_eq!(agent.run.refused, 1, "{:?}", agent.run);
 }
 
 #[tokio::test]

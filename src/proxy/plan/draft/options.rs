@@ -79,7 +79,7 @@ pub(super) fn adapt(
     request: &Request<'_>,
     (route, model): (&Route, &str),
 ) {
-    policy.is_thinking_bound = binds(request, route, model);
+    policy.is_thinking_bound = binds(job, request, route, model);
     // A caller may ask for all thinking to stay.
     let asks = |raw: &str| raw.contains("\"clear_thinking_");
     policy.strips_thinking = request.protocol == Protocol::Messages
@@ -120,8 +120,12 @@ pub(super) fn shortens(job: &Job, request: &Request<'_>) -> bool {
 
 /// Whether the model refuses thinking that follows other messages than it was written after. In chat
 /// completions the request must have some.
-pub(super) fn binds(request: &Request<'_>, route: &Route, model: &str) -> bool {
-    let is_known = || binds_thinking(model) || route.knowledge.bound_thinking.has(model);
+pub(super) fn binds(job: &Job, request: &Request<'_>, route: &Route, model: &str) -> bool {
+    let is_known = || {
+        binds_thinking(model)
+            || job.options.is_thinking_refused
+            || route.knowledge.bound_thinking.has(job.tenant, model)
+    };
     let has = |name: &str| memmem::find(request.text.as_bytes(), name.as_bytes()).is_some();
     match request.protocol {
         Protocol::Messages => is_known(),
