@@ -34,7 +34,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::tz::TimeZone;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -48,7 +48,7 @@ use crate::config::{Catalogue, Config, Policies, Routes};
 use crate::proxy::BoxError;
 use crate::proxy::admit::host::Hosts;
 use crate::proxy::{Proxy, metrics};
-use crate::tls::{HTTP1, Stream, Tls, TlsError};
+use crate::tls::{Entered, GivesWay, HTTP1, OpenConnections, Stream, Tls, TlsError};
 use session::{LoginAttempt, Sessions};
 use weir_store::Store;
 
@@ -203,11 +203,11 @@ impl Admin {
     pub async fn run(self, ended: impl Future<Output = ()>) {
         let mut ended = pin!(ended);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let peers = Peers::default();
+        let peers: Arc<OpenConnections<OpenConnection>> = Arc::default();
         let mut open = JoinSet::new();
         loop {
             if places.available_permits() == 0 {
-                peers.release(None);
+                peers.release(|_| true);
             }
             let accept = async {
                 let place = Arc::clone(&places).acquire_owned().await;
@@ -246,51 +246,37 @@ impl Admin {
 #[derive(Debug)]
 struct OpenConnection {
     peer: IpAddr,
+    began: Instant,
     is_busy: AtomicBool,
     leaves: Notify,
 }
 
-/// All connections, the oldest first.
-#[derive(Clone, Default)]
-struct Peers(Arc<Mutex<Vec<Arc<OpenConnection>>>>);
+impl GivesWay for OpenConnection {
+    fn idle_since(&self) -> Option<Instant> {
+        (!self.is_busy.load(Ordering::Acquire)).then_some(self.began)
+    }
 
-impl Peers {
-    /// Lets the oldest connection without a request leave, of one address or of all, so that nobody locks
-    /// others out by keeping connections. Returns whether there was one.
-    fn release(&self, peer: Option<IpAddr>) -> bool {
-        let mut all = self.0.lock();
-        let is_idle = |own: &Arc<OpenConnection>| {
-            peer.is_none_or(|peer| own.peer == peer) && !own.is_busy.load(Ordering::Acquire)
-        };
-        let Some(place) = all.iter().position(is_idle) else { return false };
-        all.remove(place).leaves.notify_one();
-        true
+    fn leave(&self) {
+        self.leaves.notify_one();
     }
 }
 
 /// A connection's share of those of its address, released on drop.
 struct AddressShare {
-    peers: Peers,
     open: Arc<OpenConnection>,
+    _entered: Entered<OpenConnection>,
 }
 
 impl AddressShare {
     /// Counts a connection of `peer`; `None` if it has enough, all with requests.
-    fn of(peers: &Peers, peer: IpAddr) -> Option<Self> {
-        let own = peers.0.lock().iter().filter(|own| own.peer == peer).count();
-        if own >= MAX_CONNECTIONS_OF_ADDRESS && !peers.release(Some(peer)) {
-            return None;
+    fn of(peers: &Arc<OpenConnections<OpenConnection>>, peer: IpAddr) -> Option<Self> {
+        let is_own = |own: &OpenConnection| own.peer == peer;
+        if peers.count(is_own) >= MAX_CONNECTIONS_OF_ADDRESS {
+            peers.release(is_own)?;
         }
-        let open = OpenConnection { peer, is_busy: AtomicBool::new(false), leaves: Notify::new() };
-        let open = Arc::new(open);
-        peers.0.lock().push(Arc::clone(&open));
-        Some(Self { peers: peers.clone(), open })
-    }
-}
-
-impl Drop for AddressShare {
-    fn drop(&mut self) {
-        self.peers.0.lock().retain(|own| !Arc::ptr_eq(own, &self.open));
+        let (began, is_busy, leaves) = (Instant::now(), AtomicBool::new(false), Notify::new());
+        let open = Arc::new(OpenConnection { peer, began, is_busy, leaves });
+        Some(Self { _entered: peers.enter(Arc::clone(&open)), open })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::body::Patient;
@@ -30,11 +31,13 @@ use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::metrics::Metrics;
 use crate::proxy::{Body, BoxError};
-use crate::tls::{Stream, Tls, TlsError};
+use crate::tls::{GivesWay, OpenConnections, Stream, Tls, TlsError};
 
 /// Maximum idle time between two requests. Longer than in the pools of common HTTP clients, so that
 /// the client closes first.
 const IDLE_CONNECTION: Duration = Duration::from_secs(300);
+/// Maximum time for a connection that gives way to another between requests.
+const GIVES_WAY: Duration = Duration::from_secs(1);
 /// hyper's minimum read buffer, which bounds the head of a request.
 const MIN_HEAD_BYTES: usize = 8192;
 /// Maximum number of headers of an HTTP/1 request. Many servers accept 100; weir adds `via`, and
@@ -62,6 +65,24 @@ pub(super) struct Connections {
     shutdown: Shutdown,
     header_timeout: Duration,
     metrics: Arc<Metrics>,
+    /// Those that are served.
+    served: Arc<OpenConnections<Seated>>,
+}
+
+/// Connection with its place.
+struct Seated {
+    pulse: Arc<Pulse>,
+    place: Mutex<OwnedSemaphorePermit>,
+}
+
+impl GivesWay for Seated {
+    fn idle_since(&self) -> Option<Instant> {
+        self.pulse.idle_since()
+    }
+
+    fn leave(&self) {
+        self.pulse.leave.notify_one();
+    }
 }
 
 impl Connections {
@@ -90,7 +111,17 @@ impl Connections {
             routes: RwLock::new(Arc::new(routes)),
             shutdown,
             header_timeout: Duration::from_millis(config.server.header_timeout_ms),
+            served: Arc::default(),
         })
+    }
+
+    /// Lets the connection that has idled longest leave from the place `aside`, and returns its own; turns the
+    /// new one away if all have requests.
+    pub(super) fn give_way(&self, aside: OwnedSemaphorePermit) -> (OwnedSemaphorePermit, Welcome) {
+        match self.served.release(|_| true) {
+            Some(idle) => (mem::replace(&mut *idle.place.lock(), aside), Welcome::Serve),
+            None => (aside, Welcome::TurnAway),
+        }
     }
 
     /// Returns the TLS settings; `None` if the listener speaks plain HTTP.
@@ -113,9 +144,12 @@ impl Connections {
         self: Arc<Self>,
         stream: TcpStream,
         peer: SocketAddr,
-        welcome: Welcome,
+        (place, welcome): (OwnedSemaphorePermit, Welcome),
     ) {
         let pulse = Arc::new(Pulse::default());
+        let seated = Arc::new(Seated { pulse: Arc::clone(&pulse), place: Mutex::new(place) });
+        let is_served = welcome == Welcome::Serve;
+        let _entered = is_served.then(|| self.served.enter(Arc::clone(&seated)));
         let _open = OpenCount::count(&self.metrics, welcome);
         let Some((stream, address)) = self.open(stream, peer, &pulse).await else { return };
         let metrics = Arc::clone(&self.metrics);
@@ -124,11 +158,15 @@ impl Connections {
             service_fn(|request| self.clone().answer(request, address, welcome, pulse.clone()));
         let mut connection = pin!(self.builder.serve_connection(io, service));
         let unread_timeout = || self.routes().body_times.idle;
+        let mut patience = self.header_timeout;
         let ended = tokio::select! {
             biased;
             ended = connection.as_mut() => Some(ended),
             () = self.shutdown.reached(Phase::Draining) => None,
-            () = pulse.leave.notified() => None,
+            () = pulse.leave.notified() => {
+                patience = if is_served { patience.min(GIVES_WAY) } else { patience };
+                None
+            }
             silence = pulse.silence(self.header_timeout, unread_timeout) => match silence {
                 // What is dropped unread is read on for its usage.
                 Silence::InHead | Silence::Unread => return,
@@ -142,7 +180,7 @@ impl Connections {
                 tokio::select! {
                     biased;
                     ended = connection => ended,
-                    () = pulse.farewell(self.header_timeout) => return,
+                    () = pulse.farewell(patience) => return,
                 }
             }
         };
@@ -275,6 +313,14 @@ impl Default for Pulse {
 impl Pulse {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(NEVER)
+    }
+
+    /// Returns when the last request ended; `None` if another has begun to come.
+    fn idle_since(&self) -> Option<Instant> {
+        let is_idle = self.in_flight.load(Ordering::Relaxed) == 0
+            && self.head_since_ms.load(Ordering::Relaxed) == NEVER;
+        let since_ms = self.quiet_since_ms.load(Ordering::Relaxed);
+        is_idle.then(|| self.began + Duration::from_millis(since_ms))
     }
 
     fn bytes_came(&self) {

@@ -36,8 +36,8 @@ use crate::tls::TlsError;
 use connection::{Connections, Welcome};
 use routes::{RoutesState, ServedRoutes};
 
-/// Number of connections past `max_connections` that receive a 503 with a retry delay, which helps
-/// callers more than silence. Beyond these, connections wait in the system's queue.
+/// Number of connections past `max_connections`: those that gave way, and those that receive a 503 with a
+/// retry delay, which helps callers more than silence. Beyond these, connections wait in the system's queue.
 const MAX_TURNED_AWAY: usize = 64;
 /// Pause if the system has no file descriptor or memory left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -128,28 +128,32 @@ impl Server {
                     continue;
                 }
             };
-            let (place, welcome) = tokio::select! {
+            let place = tokio::select! {
                 () = self.shutdown.reached(Phase::Draining) => break,
-                found = self.place(&waiting_room) => found,
+                place = self.place(&waiting_room) => place,
             };
             let connections = self.connections.clone();
             open.spawn(async move {
-                repoll::repolled(connections.serve(stream, peer, welcome)).await;
-                drop(place);
+                repoll::repolled(connections.serve(stream, peer, place)).await;
             });
         }
         drop(self.listener);
         drain(open, &self.drains, &self.shutdown, self.drain_deadline).await
     }
 
-    /// Acquires a place for a connection; waits only if the waiting room is full, too.
+    /// Acquires a place for a connection, if necessary that of one between requests, which then leaves by
+    /// the waiting room; waits only if that is full, too.
     async fn place(&self, waiting_room: &Arc<Semaphore>) -> (OwnedSemaphorePermit, Welcome) {
         let (place, welcome) = tokio::select! {
             biased;
             place = self.places.clone().acquire_owned() => (place, Welcome::Serve),
             place = waiting_room.clone().acquire_owned() => (place, Welcome::TurnAway),
         };
-        (place.expect("the semaphores are never closed"), welcome)
+        let place = place.expect("the semaphores are never closed");
+        match welcome {
+            Welcome::Serve => (place, welcome),
+            Welcome::TurnAway => self.connections.give_way(place),
+        }
     }
 }
 

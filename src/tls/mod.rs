@@ -1,6 +1,7 @@
 //! TLS for listeners: builds handshake settings from certificate text and replaces them while weir
-//! serves. Reads no file and accepts no connection.
+//! serves. Knows which connections are open. Reads no file and accepts no connection.
 
+mod open;
 mod stream;
 
 use std::io;
@@ -18,6 +19,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+pub use open::{Entered, GivesWay, OpenConnections};
 pub use stream::Stream;
 
 use crate::config::{Secret, TlsFiles};

@@ -12,7 +12,8 @@ pub(in crate::config) const SERVER: Section = Section {
         /// Host names, besides those of loopback, accepted in the `Host` header; all others get
         /// 403. If weir runs on another machine, add the name in your SDKs' base URL.
         allowed_hosts = [], List("host names"), NextRequest;
-        /// Maximum open connections; callers above it get 503 with `Retry-After`.
+        /// Maximum open connections. One more takes the place of the one that has idled longest between
+        /// requests; if all have requests, its caller gets 503 with `Retry-After`.
         max_connections = 4096, Whole(1, 1_000_000), Restart;
         /// Maximum size of one request body, decompressed. Raise it for large images or inline
         /// files.

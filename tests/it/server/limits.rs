@@ -223,12 +223,14 @@ async fn the_head_of_a_request_is_bounded() {
 
 #[tokio::test]
 async fn a_connection_past_the_cap_is_told_so() {
-    let weir = start("127.0.0.1:1", |config| {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |config| {
         config.server.max_connections = 1;
     })
     .await;
     let mut first = Wire::connect(weir.address).await;
-    assert_eq!(first.ask(bare("GET", "/", "")).await.status(), 200);
+    first.send(chat("", body_of(100))).await;
+    let seen = upstream.next().await;
 
     let mut second = Wire::connect(weir.address).await;
     let answer = second.ask(chat("", body_of(100))).await;
@@ -239,9 +241,33 @@ async fn a_connection_past_the_cap_is_told_so() {
     let health = ask(weir.address, bare("GET", "/healthz", "")).await;
     assert_eq!(health.status(), 200);
 
-    assert_eq!(first.ask(bare("GET", "/", "")).await.status(), 200);
+    seen.answer(FINE);
+    assert_eq!(first.message().await.expect("an answer").status(), 200);
     drop(first);
     ask_until(weir.address, bare("GET", "/", ""), 200).await;
+}
+
+#[tokio::test]
+async fn a_connection_between_requests_gives_way() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |config| {
+        config.server.max_connections = 2;
+    })
+    .await;
+    let mut busy = Wire::connect(weir.address).await;
+    busy.send(chat("", body_of(100))).await;
+    let seen = upstream.next().await;
+    let mut idle = Wire::connect(weir.address).await;
+    assert_eq!(idle.ask(bare("GET", "/healthz", "")).await.status(), 200);
+    // More than may wait to be turned away.
+    for _ in 0..100 {
+        let mut next = Wire::connect(weir.address).await;
+        assert_eq!(next.ask(bare("GET", "/", "")).await.status(), 200);
+        idle.assert_ends().await;
+        idle = next;
+    }
+    seen.answer(FINE);
+    assert_eq!(busy.message().await.expect("an answer").status(), 200);
 }
 
 #[tokio::test]
