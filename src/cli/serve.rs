@@ -26,7 +26,10 @@ use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::shown::shown;
 use crate::config::{AuthMode, Config, Log, LogFormat, Secret, Warning};
 use crate::proxy::{Proxy, events};
-use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
+use crate::server::{
+    BindError, Ending, Hangups, Phase, Renewal, Server, Signals, outlive_full_files,
+    take_open_files,
+};
 use crate::upstream::Client;
 use weir_engine::tokens::Encoding;
 use weir_store::Store;
@@ -96,8 +99,11 @@ fn started(args: &ServeArgs) -> Result<Ending, StartError> {
     // Before anything is read: a signal to reload must not end the process.
     let listening = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let listening = listening.and_then(|runtime| {
-        let hangups = runtime.block_on(async { Hangups::listen() })?;
-        Ok((runtime, hangups))
+        let hangups = runtime.block_on(async {
+            outlive_full_files()?;
+            Hangups::listen()
+        });
+        Ok((runtime, hangups?))
     });
     let (runtime, hangups) = listening.map_err(StartError::Runtime)?;
     let mut before = Before::new(&args.flags);
@@ -109,6 +115,7 @@ fn started(args: &ServeArgs) -> Result<Ending, StartError> {
     let log = start_log(&config.log, (io::stderr(), is_terminal));
     let (level, log_end) = log.map_err(StartError::Log)?;
     prepare(warnings);
+    take_open_files(config.server.max_connections);
     let flags = args.flags.clone();
     let startup = Startup { flags, gathered, before, level, hangups, open: args.open };
     let served = runtime.block_on(serve(Arc::new(config), startup));

@@ -9,6 +9,7 @@ mod conversations;
 pub mod decode;
 mod handshake;
 mod preflight;
+mod process;
 mod proxy_protocol;
 mod renewal;
 mod reply;
@@ -27,6 +28,7 @@ use tokio::task::JoinSet;
 
 pub use auth::tenants_of;
 pub use body::{Bodies, BodyRefused, Permit};
+pub use process::{outlive_full_files, take_open_files};
 pub use renewal::Renewal;
 pub use shutdown::{Hangups, Phase, Shutdown, Signals};
 

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::folder::Folder;
+#[cfg(target_os = "linux")]
+use crate::server::harness;
 use crate::server::harness::{FINE, Upstream, Wire, bare, body_of, chat};
 
 /// Builds a `weir` command without inherited settings.
@@ -34,6 +36,25 @@ pub fn isolate(command: &mut Command) {
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped());
     command.stderr(Stdio::piped());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_limit_of_open_files_is_raised_or_named() {
+    for (most, warns) in [(1000, false), (250, true)] {
+        let script = format!("ulimit -Sn 200; ulimit -Hn {most}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_weir"), "serve", "--port", "0"]);
+        isolate(&mut command);
+        command.env("WEIR_SERVER__MAX_CONNECTIONS", "100");
+        let serving = Serving::run(&mut command);
+        let said =
+            "may have 250 open files, and 100 connections (server.max_connections) need about 300";
+        assert_eq!(serving.greeting.contains(said), warns, "{}", serving.greeting);
+        let metrics = harness::ask(serving.address, bare("GET", "/metrics", "")).await;
+        let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+        assert!(metrics.contains(&format!("process_max_fds {most}\n")), "{metrics}");
+    }
 }
 
 /// Returns a port that was free a moment ago.

@@ -32,8 +32,8 @@ const MOST_LINES: &[(&str, usize)] = &[
     // cheapest compactions, and the comparison with what providers' exports hold.
     ("crates/weir-eval/src/", 5780),
     // Savings that observe mode plans; amounts and numbers for people; budgets of conversations. Regions in prices.
-    // A token reads the metrics alone.
     ("crates/weir-store/src/", 11_985),
+    // Connections without a request give way, and a token reads the metrics alone.
     ("src/admin/", 2020),
     // The commands `savings`, `tune`, `reconcile` and `models show`. Pipes are no files.
     ("src/cli/", 8640),
@@ -44,9 +44,8 @@ const MOST_LINES: &[(&str, usize)] = &[
     // Ends of requests in groups. Prices a request of models that a body names, conversations that run one.
     // Compactions after pauses. Terms that an answer does not report. Results read again. Answers of routers, attempts
     // of messages with fallbacks.
-    // The entrance of `weir run`. Connections between requests give way.
-    // Connections that are open, of both listeners.
     ("src/proxy/", 18_805),
+    // The entrance of `weir run`.
     ("src/server/", 2385),
     ("src/tls/", 175),
     ("src/upstream/", 1860),
