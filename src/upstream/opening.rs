@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use http::HeaderValue;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
+use reqwest::Url;
 use tokio::time::{Instant, timeout_at};
 
 use super::{AnswerError, Inbound, SendError};
@@ -14,7 +15,23 @@ use weir_engine::wire::usage::{MAX_OPENING_BYTES, Opening, Verdict};
 /// before its content, and callers give up on a head that does not come.
 const MAX_HELD: Duration = Duration::from_secs(30);
 
+/// Stands for the address that a caller has asked, to see whether a redirect leaves it. No host has this name.
+const ASKED: &str = "http://asked.invalid/";
+
 impl Inbound {
+    /// Returns the origin to which the answer redirects, if a caller that follows leaves the address that it
+    /// has asked. No path and no query, which may hold a credential.
+    pub fn leads_away(&self) -> Option<String> {
+        let asked = Url::parse(ASKED).ok().filter(|_| self.status.is_redirection())?;
+        self.headers.get_all(LOCATION).iter().find_map(|location| {
+            match asked.join(&String::from_utf8_lossy(location.as_bytes())) {
+                Ok(led) if led.origin() == asked.origin() => None,
+                Ok(led) => Some(led.origin().ascii_serialization()),
+                Err(_) => Some("an address that cannot be read".to_owned()),
+            }
+        })
+    }
+
     /// Reads an answer until it has begun or failed, and records a failure. An answer without content and
     /// without an error for its caller is none: it is the error returned.
     pub async fn open(&mut self) -> Result<(), SendError> {

@@ -119,7 +119,10 @@ pub async fn send(
             Err(error) => sent = Err(error),
         }
         let mut sent = match sent {
-            Ok(inbound) => upstream.well_placed(target, inbound).await,
+            Ok(inbound) => {
+                let has_virtual_key = record.caller().key.is_some();
+                upstream.well_placed(target, inbound, has_virtual_key).await
+            }
             Err(error) => Err(error),
         };
         record.came_back();

@@ -64,7 +64,8 @@ pub async fn list(
         let outbound = Outbound { method, target, headers, body };
         let upstream = Arc::clone(upstream);
         let deadline = (!is_single).then_some(DEADLINE);
-        lists.spawn(async move { (number, ask(upstream, outbound, deadline).await) });
+        let has_key = caller.key.is_some();
+        lists.spawn(async move { (number, ask(upstream, outbound, deadline, has_key).await) });
     }
     let mut answers = lists.join_all().await;
     answers.sort_by_key(|(number, _)| *number);
@@ -236,12 +237,17 @@ fn figures(settings: &Settings, asked: &str, caller: &Caller) -> Figures {
 }
 
 /// Requests one upstream's list.
-async fn ask(upstream: Arc<Upstream>, outbound: Outbound, deadline: Option<Duration>) -> Answered {
+async fn ask(
+    upstream: Arc<Upstream>,
+    outbound: Outbound,
+    deadline: Option<Duration>,
+    has_virtual_key: bool,
+) -> Answered {
     let read = async {
         let target = outbound.target.clone();
         let inbound = upstream.client.send(outbound).await;
         let inbound = inbound.map_err(|error| upstream.error(error))?;
-        let mut inbound = upstream.well_placed(&target, inbound).await?;
+        let mut inbound = upstream.well_placed(&target, inbound, has_virtual_key).await?;
         let is_plain = !inbound.headers.contains_key(CONTENT_ENCODING);
         if !inbound.status.is_success() || !is_plain {
             return Ok((inbound, None));

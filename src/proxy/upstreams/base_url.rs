@@ -32,12 +32,23 @@ pub(crate) struct BaseUrl {
 
 impl Upstream {
     /// Passes on the upstream's answer to a request for `target`. Returns an error with the
-    /// solution instead if the upstream reports an unknown path and has its API under another one.
+    /// solution instead if the upstream reports an unknown path and has its API under another one, or if it
+    /// redirects a caller that would take its virtual key along.
     pub(crate) async fn well_placed(
         &self,
         target: &Target,
         mut inbound: Inbound,
+        has_virtual_key: bool,
     ) -> Proxied<Inbound> {
+        if let Some(origin) = inbound.leads_away().filter(|_| has_virtual_key) {
+            let (base, setting) = (self.client.base().url(), self.url_setting());
+            let message = format!(
+                "The upstream {base} redirects to {origin}. A client that follows may take its virtual key \
+                 there, so the redirect is not passed on. Set {setting} in weir's configuration to the address \
+                 that serves the API."
+            );
+            return Err(ProxyError::new(ErrorKind::UpstreamPath, message));
+        }
         if inbound.status.is_success() {
             self.base_url.has_answered.store(true, Ordering::Relaxed);
         }

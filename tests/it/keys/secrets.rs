@@ -4,10 +4,10 @@
 use serde_json::json;
 
 use super::command::serving;
-use super::setting::{OWN_KEY, bearer, post};
+use super::setting::{self, OWN_KEY, bearer, post};
 use crate::cli::weir;
 use crate::folder::Folder;
-use crate::server::harness::{Upstream, ask, bare};
+use crate::server::harness::{Upstream, ask, bare, body_of, start};
 
 const PROMPT: &str = "PROMPT-that-is-nobodys-business";
 /// Model name, chosen by callers. It is logged as a model name, and appears nowhere else.
@@ -116,4 +116,48 @@ async fn no_secret_and_no_content_is_in_logs_errors_or_the_file() {
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[tokio::test]
+async fn no_redirect_leads_a_virtual_key_to_another_origin() {
+    let mut upstream = Upstream::start().await;
+    let keyed = setting::start(&upstream.address, |_| {}).await;
+    let open = start(&upstream.address, |_| {}).await;
+    let key = keyed.key("research", r#"{"passthrough":true}"#).await;
+    let chat = post("/v1/chat/completions", &key.header(), body_of(100));
+    let requests = [
+        (chat, bearer("sk-own")),
+        (bare("GET", "/v1/models", &key.header()), bearer("sk-own")),
+        (bare("GET", "/v1/files/a", &key.header()), bearer("sk-own")),
+    ];
+    for (request, own) in requests {
+        for (location, shown) in [
+            ("https://other.example:8443/v1/x?token=hidden", Some("https://other.example:8443")),
+            ("//other.example/v1", Some("http://other.example")),
+            ("/\\other.example", Some("http://other.example")),
+            ("http://[", Some("an address that cannot be read")),
+            ("/v1/elsewhere", None),
+        ] {
+            let redirect = format!(
+                "HTTP/1.1 307 Elsewhere\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n"
+            );
+            let (answer, ()) = tokio::join!(keyed.ask(&request), async {
+                upstream.next().await.answer(&redirect);
+            });
+            if let Some(shown) = shown {
+                let said = answer.assert_error(502, "upstream_path_not_found");
+                assert!(said.contains(&format!("redirects to {shown}. ")), "{said}");
+                assert!(said.contains("Set upstream.url") && !said.contains("hidden"), "{said}");
+                assert_eq!(answer.header("location"), None);
+            } else {
+                assert_eq!((answer.status(), answer.header("location")), (307, Some(location)));
+            }
+            // A caller's own credential is its own matter.
+            let request = request.replace(&key.header(), &own);
+            let (answer, ()) = tokio::join!(ask(open.address, request), async {
+                upstream.next().await.answer(&redirect);
+            });
+            assert_eq!((answer.status(), answer.header("location")), (307, Some(location)));
+        }
+    }
 }
