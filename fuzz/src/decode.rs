@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use weir::server::Bodies;
 use weir::server::decode::{decode, encodings};
+use weir_store::Tenant;
 
 /// Small, so that inputs reach it.
 const MAX_BYTES: usize = 16 * 1024;
@@ -18,7 +19,7 @@ pub fn check(input: &[u8]) {
     let body = Bytes::copy_from_slice(halves.next().unwrap_or_default());
     let Ok(encodings) = encodings([header].into_iter()) else { return };
     let bodies = Bodies::new(MAX_HELD_BYTES);
-    let mut permit = bodies.permit();
+    let mut permit = bodies.permit(Tenant::ANONYMOUS);
     if let Ok(decoded) = decode(&body, &encodings, MAX_BYTES, &mut permit) {
         if encodings.is_empty() {
             assert_eq!(decoded, body);
@@ -28,9 +29,11 @@ pub fn check(input: &[u8]) {
             let room_bytes = MAX_HELD_BYTES - decoded.len();
             assert!(permit.grow(room_bytes).is_ok() && permit.grow(1).is_err());
         }
-        let again = decode(&body, &encodings, MAX_BYTES, &mut Bodies::new(usize::MAX).permit());
+        let mut unbounded = Bodies::new(usize::MAX).permit(Tenant::ANONYMOUS);
+        let again = decode(&body, &encodings, MAX_BYTES, &mut unbounded);
         assert_eq!(again, Ok(decoded), "decoding is deterministic");
     }
     drop(permit);
-    assert!(bodies.permit().grow(MAX_HELD_BYTES).is_ok(), "all memory is released");
+    let mut whole = bodies.permit(Tenant::ANONYMOUS);
+    assert!(whole.grow(MAX_HELD_BYTES).is_ok(), "all memory is released");
 }

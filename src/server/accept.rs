@@ -8,6 +8,7 @@ use http_body::Body as _;
 use super::body::{self, Bodies, BodyRefused, Permit};
 use super::decode::{self, Encoding, Unsupported};
 use crate::proxy::{Body, ErrorKind, ProxyError};
+use weir_store::Tenant;
 
 /// UTF-8's byte order mark, which some clients write before JSON.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
@@ -41,9 +42,10 @@ impl Acceptor {
         Self { bodies, max_body_bytes }
     }
 
-    /// Reads a request's body completely.
+    /// Reads the body of a request of `tenant` completely.
     pub(super) async fn body(
         &self,
+        tenant: Tenant,
         headers: &HeaderMap,
         body: Body,
     ) -> Result<Received, ProxyError> {
@@ -54,7 +56,7 @@ impl Acceptor {
                 return Err(problem);
             }
         };
-        let (received, permit) = self.receive(headers, body).await?;
+        let (received, permit) = self.receive(tenant, headers, body).await?;
         let (mut decoded, mut permit) = (None, permit);
         if !encodings.is_empty() {
             let (own, held) = self.decode(received.clone(), encodings, permit).await?;
@@ -69,10 +71,11 @@ impl Acceptor {
 
     async fn receive(
         &self,
+        tenant: Tenant,
         headers: &HeaderMap,
         mut body: Body,
     ) -> Result<(Bytes, Permit), ProxyError> {
-        let mut permit = self.bodies.permit();
+        let mut permit = self.bodies.permit(tenant);
         let declared_bytes =
             headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let read =

@@ -1,6 +1,8 @@
 //! Request bodies: limits on duration, size, and memory held at once. Does not look at their
 //! contents.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -12,9 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use crate::proxy::{Body, BoxError, Room};
+use weir_store::Tenant;
 
 /// Initial buffer capacity, regardless of the declared length.
 const FIRST_CAPACITY_BYTES: usize = 1 << 20;
@@ -43,21 +47,24 @@ pub(super) enum BodyFailure {
     Malformed,
 }
 
-/// Counter of request body bytes held at once, over all requests.
+/// Counter of request body bytes held at once, over all requests. While others hold any, one tenant holds at
+/// most half of the limit.
 #[derive(Debug, Clone)]
 pub struct Bodies {
     held_bytes: Arc<AtomicUsize>,
+    /// Bytes of each tenant that holds any. All changes are made under its lock.
+    by_tenant: Arc<Mutex<HashMap<Tenant, usize>>>,
     max_bytes: usize,
 }
 
 impl Bodies {
     pub fn new(max_bytes: usize) -> Self {
-        Self { held_bytes: Arc::default(), max_bytes }
+        Self { held_bytes: Arc::default(), by_tenant: Arc::default(), max_bytes }
     }
 
     /// Shares the same counter with another limit.
     pub fn limited(&self, max_bytes: usize) -> Self {
-        Self { held_bytes: Arc::clone(&self.held_bytes), max_bytes }
+        Self { max_bytes, ..self.clone() }
     }
 
     /// Returns the counter itself.
@@ -65,9 +72,17 @@ impl Bodies {
         Arc::clone(&self.held_bytes)
     }
 
-    /// Returns a permit for zero bytes.
-    pub fn permit(&self) -> Permit {
-        Permit { bodies: self.clone(), bytes: 0 }
+    /// Returns a permit of `tenant` for zero bytes.
+    pub fn permit(&self, tenant: Tenant) -> Permit {
+        Permit { bodies: self.clone(), tenant, bytes: 0 }
+    }
+
+    /// Whether a tenant that holds `own_bytes` may hold `bytes` more.
+    fn have_room(&self, own_bytes: usize, bytes: usize) -> bool {
+        let held_bytes = self.held_bytes.load(Ordering::Relaxed);
+        let share_bytes = if held_bytes > own_bytes { self.max_bytes / 2 } else { self.max_bytes };
+        let is_within = |held: usize, most| held.checked_add(bytes).is_some_and(|sum| sum <= most);
+        is_within(held_bytes, self.max_bytes) && is_within(own_bytes, share_bytes)
     }
 }
 
@@ -75,37 +90,48 @@ impl Bodies {
 #[derive(Debug)]
 pub struct Permit {
     bodies: Bodies,
+    tenant: Tenant,
     bytes: usize,
 }
 
 impl Permit {
     /// Acquires room for `bytes` more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), BodyRefused> {
-        let max_bytes = self.bodies.max_bytes;
-        self.bodies
-            .held_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-                held.checked_add(bytes).filter(|sum| *sum <= max_bytes)
-            })
-            .map_err(|_| BodyRefused::NoRoom)?;
+        let mut by_tenant = self.bodies.by_tenant.lock();
+        let own_bytes = by_tenant.get(&self.tenant).copied().unwrap_or_default();
+        if !self.bodies.have_room(own_bytes, bytes) {
+            return Err(BodyRefused::NoRoom);
+        }
+        if bytes > 0 {
+            by_tenant.insert(self.tenant, own_bytes + bytes);
+        }
+        self.bodies.held_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
         Ok(())
     }
 
     /// Returns a permit for zero bytes of the same room.
     pub fn sibling(&self) -> Self {
-        self.bodies.permit()
+        self.bodies.permit(self.tenant)
     }
 
     /// Whether there is currently room for `bytes` more. Acquires nothing.
     pub fn has_room_for(&self, bytes: usize) -> bool {
-        let held_bytes = self.bodies.held_bytes.load(Ordering::Relaxed);
-        held_bytes.checked_add(bytes).is_some_and(|sum| sum <= self.bodies.max_bytes)
+        let by_tenant = self.bodies.by_tenant.lock();
+        let own_bytes = by_tenant.get(&self.tenant).copied().unwrap_or_default();
+        self.bodies.have_room(own_bytes, bytes)
     }
 
     /// Releases room for `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
+        let mut by_tenant = self.bodies.by_tenant.lock();
+        if let Entry::Occupied(mut own) = by_tenant.entry(self.tenant) {
+            *own.get_mut() -= bytes;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
         self.bodies.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.bytes -= bytes;
     }
@@ -334,11 +360,12 @@ where
 mod tests {
     use super::*;
 
+    const TENANT: Tenant = Tenant([1; 16]);
+
     #[test]
     fn room_is_given_back() {
         let bodies = Bodies::new(10);
-        let mut first = bodies.permit();
-        let mut second = bodies.permit();
+        let [mut first, mut second] = [(); 2].map(|()| bodies.permit(TENANT));
         assert_eq!(first.grow(6), Ok(()));
         assert_eq!(second.grow(5), Err(BodyRefused::NoRoom));
         assert_eq!(second.grow(4), Ok(()));
@@ -347,6 +374,26 @@ mod tests {
         assert_eq!(second.grow(usize::MAX), Err(BodyRefused::NoRoom));
         drop(first);
         drop(second);
-        assert_eq!(bodies.permit().grow(10), Ok(()));
+        assert_eq!(bodies.permit(TENANT).grow(10), Ok(()));
+    }
+
+    #[test]
+    fn a_tenant_holds_at_most_half_while_others_hold_any() {
+        let bodies = Bodies::new(10);
+        let mut own = bodies.permit(TENANT);
+        assert_eq!(own.grow(8), Ok(()), "it is alone");
+        let mut other = bodies.permit(Tenant([2; 16]));
+        assert_eq!(other.grow(1), Ok(()));
+        assert!(own.grow(1).is_err() && own.sibling().grow(1).is_err() && !own.has_room_for(1));
+        own.shrink(4);
+        assert_eq!(own.sibling().grow(1), Ok(()));
+        assert_eq!(own.grow(2), Err(BodyRefused::NoRoom));
+        assert_eq!(other.grow(4), Ok(()));
+        drop(other);
+        assert_eq!(own.grow(6), Ok(()), "it is alone again");
+        drop(own);
+        assert!(
+            bodies.by_tenant.lock().is_empty() && bodies.held_bytes().load(Ordering::Relaxed) == 0
+        );
     }
 }

@@ -63,7 +63,7 @@ impl ServedRoutes {
         let (_admission, body) = self.admitted(parts, body, caller).await?;
         let method = parts.method.as_str();
         if let ("PUT", [name]) = (method, names) {
-            let whole = self.acceptor.body(&parts.headers, body).await?;
+            let whole = self.acceptor.body(caller.tenant, &parts.headers, body).await?;
             return pages.replace(name, whole.readable()).await;
         }
         Acceptor::refuse_body(&parts.headers, body);

@@ -233,7 +233,7 @@ mod tests {
     ) -> Result<(Bytes, usize), BodyFailure> {
         let encodings = encodings([header.as_bytes()].into_iter()).expect("supported");
         let bodies = Bodies::new(held_at_most);
-        let mut permit = bodies.permit();
+        let mut permit = bodies.permit(weir_store::Tenant::ANONYMOUS);
         let received = Bytes::copy_from_slice(received);
         let decoded = decode(&received, &encodings, MAX_BYTES, &mut permit)?;
         Ok((decoded, permit.bytes()))

@@ -434,7 +434,7 @@ impl ServedRoutes {
         caller: &Caller,
     ) -> Result<Bytes, ProxyError> {
         let (_admission, body) = self.admitted(parts, body, caller).await?;
-        let whole = self.acceptor.body(&parts.headers, body).await?;
+        let whole = self.acceptor.body(caller.tenant, &parts.headers, body).await?;
         Ok(self.proxy.show_compaction(caller, whole.readable())?.into())
     }
 
@@ -515,7 +515,7 @@ impl ServedRoutes {
         caller: Caller,
     ) -> Result<ChatRequest, ProxyError> {
         let (admission, body) = self.admitted(&parts, body, &caller).await?;
-        let whole = self.acceptor.body(&parts.headers, body).await?;
+        let whole = self.acceptor.body(caller.tenant, &parts.headers, body).await?;
         let is_known = matches!(target.endpoint(), Endpoint::Route(_));
         if protocol == Protocol::Responses || !is_known {
             // Such a body may refer to what is stored at the provider, or its path name another model.
@@ -552,7 +552,7 @@ impl ServedRoutes {
         let is_checked = caller.needs_body(&parts.method, &target);
         let (method, headers) = (&parts.method, &parts.headers);
         let body = if is_checked || self.proxy.needs_body(method, &target, headers).await {
-            let whole = self.acceptor.body(&parts.headers, body).await?;
+            let whole = self.acceptor.body(caller.tenant, &parts.headers, body).await?;
             if is_checked {
                 let readable = whole.readable();
                 caller.check_body(&target, &parts.headers, readable, self.proxy.routes())?;

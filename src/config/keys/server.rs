@@ -18,8 +18,9 @@ pub(in crate::config) const SERVER: Section = Section {
         /// Maximum size of one request body, decompressed. Raise it for large images or inline
         /// files.
         max_body_bytes = 67108864, Whole(1 << 10, 4 * GIB), NextRequest;
-        /// Maximum total size of request bodies held at once; callers above it get 503 and retry.
-        /// Lower it on a small machine.
+        /// Maximum total size of request bodies held at once; callers above it get 503 and retry. While
+        /// others hold any, one caller (with virtual keys: one team) holds at most half. Lower it on a
+        /// small machine.
         max_bodies_in_flight_bytes = 1073741824, Whole(1 << 10, 1024 * GIB), Restart;
         /// Maximum number of messages per request.
         max_messages = 20000, Whole(1, 10_000_000), NextRequest;

@@ -204,6 +204,33 @@ async fn a_caller_that_leaves_gives_its_room_back() {
 }
 
 #[tokio::test]
+async fn one_caller_holds_at_most_half_of_the_bodies_while_others_hold_any() {
+    let upstream = Upstream::always(FINE).await;
+    let weir = start(&upstream, |config| {
+        config.server.max_bodies_in_flight_bytes = 4 * MAX_BYTES;
+    })
+    .await;
+    let one = "authorization: Bearer sk-one\r\n";
+    // All of a body but its last byte.
+    let held = async |headers: &str, bytes: usize| {
+        let mut wire = Wire::connect(weir.address).await;
+        let head = expecting(bytes).replace("expect:", &format!("{headers}expect:"));
+        wire.send(head).await;
+        assert!(wire.head().await.expect("interim").contains("100"));
+        wire.send(&body_of(bytes)[..bytes - 1]).await;
+        wire
+    };
+    let _own = held(one, 2 * MAX_BYTES).await;
+    // Alone, it may hold more than half.
+    ask_until(weir.address, chat(one, body_of(100)), 200).await;
+    let other = held("authorization: Bearer sk-other\r\n", MAX_BYTES).await;
+    ask_until(weir.address, chat(one, body_of(100)), 503).await;
+    assert_eq!(ask(weir.address, chat("", body_of(100))).await.status(), 200);
+    drop(other);
+    ask_until(weir.address, chat(one, body_of(100)), 200).await;
+}
+
+#[tokio::test]
 async fn the_head_of_a_request_is_bounded() {
     let weir = start("127.0.0.1:1", |config| {
         config.server.max_header_bytes = 8192;
