@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use reqwest::Url;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{AnswerError, Inbound, SendError};
-use weir_engine::wire::usage::{MAX_OPENING_BYTES, Opening, Verdict};
+use weir_engine::wire::usage::{MAX_OPENING_BYTES, Meter, Metered, Opening, Verdict};
 
 /// Maximum time for which the beginning of an answer is held back. Reasoning models announce an answer long
 /// before its content, and callers give up on a head that does not come.
@@ -17,6 +17,8 @@ const MAX_HELD: Duration = Duration::from_secs(30);
 
 /// Stands for the address that a caller has asked, to see whether a redirect leaves it. No host has this name.
 const ASKED: &str = "http://asked.invalid/";
+/// Maximum time for the rest of an answer that another one replaces.
+const MAX_REST: Duration = Duration::from_secs(2);
 
 impl Inbound {
     /// Returns the origin to which the answer redirects, if a caller that follows leaves the address that it
@@ -84,6 +86,17 @@ impl Inbound {
                 Some(_) => Err(SendError::Closed),
             },
         }
+    }
+
+    /// Returns the facts of an answer that nobody gets, as far as it comes at once.
+    pub async fn metered(&mut self) -> Metered {
+        let content_type = self.headers.get(CONTENT_TYPE).map(HeaderValue::to_str);
+        let mut meter = Meter::new(content_type.and_then(Result::ok));
+        if !self.headers.contains_key(CONTENT_ENCODING) {
+            let _ = timeout(MAX_REST, self.body.peek(MAX_OPENING_BYTES)).await;
+            meter.feed(self.body.seen());
+        }
+        meter.finish()
     }
 
     /// Whether the upstream accepted the request, as far as its answer has begun.

@@ -48,7 +48,8 @@ const MOST_LINES: &[(&str, usize)] = &[
     // The entrance of `weir run`.
     ("src/server/", 2385),
     ("src/tls/", 175),
-    ("src/upstream/", 1860),
+    // Usage of answers that others replace.
+    ("src/upstream/", 1875),
 ];
 /// Maximum files that import one another in a circle, in each crate and in a folder of one.
 const MOST_IN_CIRCLE: &[(&str, &str, usize)] = &[

@@ -550,7 +550,8 @@ impl Record {
         }
         self.presence.sent(false);
         let account = self.accounts.account.take()?;
-        let ended = self.times.ended(outcome, status, Metered::default(), is_replaced);
+        let metered = std::mem::take(&mut self.metered);
+        let ended = self.times.ended(outcome, status, metered, is_replaced);
         Some(account.settle(ended).await)
     }
 
@@ -576,17 +577,24 @@ impl Record {
         self.sending.status.is_some_and(|status| status.is_success())
     }
 
+    /// Records the usage in an answer that its caller does not get: it is billed, too.
+    pub fn reported(&mut self, metered: Metered) {
+        if metered.usage.is_some() {
+            self.metered = metered;
+        }
+    }
+
     /// Records that the answer failed before its first content, although it came with a success.
     pub fn failed_at_opening(&mut self) {
         self.sending.has_failed = true;
     }
 
-    /// Returns the figures of the answer. Nobody charges for one that failed before its content, unless
-    /// content follows.
+    /// Returns the figures of the answer. Nobody charges for one that failed before its content, unless it reports
+    /// usage or content follows.
     fn metered(&self) -> Metered {
         let has_content = self.metered.said_bytes > 0 || self.metered.has_content;
         let metered = match self.sending.has_failed && !has_content {
-            true => Metered { failed: true, done: true, ..Metered::default() },
+            true => Metered { failed: true, done: true, ..self.metered.clone() },
             false => self.metered.clone(),
         };
         let named = || self.plan.passed.model.get().cloned();

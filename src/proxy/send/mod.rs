@@ -104,7 +104,7 @@ pub async fn send(
         };
         let (upstream, target) = exchange.place();
         if let Ok(None) = correction {
-            sent = opened(sent, exchange.is_opened(), upstream).await;
+            sent = opened(sent, exchange.is_opened(), upstream, record).await;
             came_back = tried(&sent);
         }
         if let Some(came_back) = came_back {
@@ -132,6 +132,7 @@ pub async fn send(
         let asked = (record.caller().tenant, exchange.model());
         let wait = wait(upstream, asked, retries, &sent).filter(|_| exchange.is_replayable());
         if let Some(wait) = wait {
+            note_usage(&mut sent, record).await;
             record.gave_way(status(&sent)).await;
             drop(sent);
             tokio::time::sleep(wait).await;
@@ -139,6 +140,7 @@ pub async fn send(
             retries += 1;
             cause = Some(Cause::Retry(wait));
         } else if let Some(next) = exchange.next(&mut sent).await {
+            note_usage(&mut sent, record).await;
             record.gave_way(status(&sent)).await;
             drop(sent);
             exchange.enter(next, record);
@@ -155,12 +157,23 @@ async fn opened(
     sent: Result<Inbound, ProxyError>,
     is_opened: bool,
     upstream: &Upstream,
+    record: &mut Record,
 ) -> Result<Inbound, ProxyError> {
     let mut inbound = sent?;
-    if is_opened {
-        inbound.open().await.map_err(|error| upstream.error(error))?;
+    let opened = if is_opened { inbound.open().await } else { Ok(()) };
+    let mut sent = Ok(inbound);
+    if let Err(error) = opened {
+        note_usage(&mut sent, record).await;
+        return Err(upstream.error(error));
     }
-    Ok(inbound)
+    sent
+}
+
+/// Records the usage of an answer that its caller does not get.
+async fn note_usage(sent: &mut Result<Inbound, ProxyError>, record: &mut Record) {
+    if let Ok(inbound) = sent {
+        record.reported(inbound.metered().await);
+    }
 }
 
 /// Returns how a request came back from an upstream, if it reached one.

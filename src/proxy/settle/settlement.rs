@@ -62,8 +62,8 @@ impl Known<'_> {
         }
     }
 
-    /// Whether the answer may have searched the web, which is not reported, at a fee that is not known. Qwen and
-    /// others do not report such searches.
+    /// Whether the answer may have searched the web, which is not reported, at a fee that is not known; in a chat at
+    /// any, since Qwen and others do not report searches there.
     fn lacks_search_fee(&self, usage: &Usage) -> bool {
         let is_open =
             self.terms.is_some_and(|terms| terms.may_search) && usage.web_searches.is_none();
@@ -87,6 +87,7 @@ impl Known<'_> {
 ///   nothing.
 /// - A complete answer counts as reported.
 /// - Without usage, or if the end was not seen, what was held counts: it bounds what the provider may
+/// - Usage that an answer reports counts, also if it failed or was replaced by another attempt.
 ///   charge, also for reasoning that nobody sees.
 /// - If nothing was held, a complete answer counts by its text: the prompt as weir counted it, and the
 ///   output by its size. Of another one the prompt is as reported so far or as weir counted it, and the
@@ -189,13 +190,11 @@ fn figures(
 ) -> Result<(Usage, Flags, Option<Held>), Flags> {
     Ok(match end {
         End::NotSent => return Err(Flags::NOT_SENT),
-        End::Refused => return Err(Flags::default()),
-        // Nobody charges for an answer that failed before its first content.
-        _ if metered.usage.is_none() && known.is_free(metered) => {
-            return Err(Flags::default());
-        }
+        End::Refused if !has_usage => return Err(Flags::default()),
+        // Nobody charges for an answer that failed before its first content, unless it reports usage.
+        _ if !has_usage && known.is_free(metered) => return Err(Flags::default()),
         // Images and characters, which no usage has, are part of what was held.
-        End::Seen if has_usage => {
+        End::Seen | End::Refused if has_usage => {
             let fees = [Kind::Image, Kind::Character].map(|kind| known.price?.fee(kind));
             let is_read = known.compaction.is_some();
             let is_apart = reported.has_images
@@ -208,7 +207,7 @@ fn figures(
             let (usage, flags) = by_text(metered, known, 0);
             (usage, flags | Flags::USAGE_MISSING, None)
         }
-        End::Seen => {
+        End::Seen | End::Refused => {
             let (usage, flags) = by_rule(metered, known);
             (usage, flags | Flags::USAGE_MISSING, known.held)
         }
@@ -582,6 +581,26 @@ mod tests {
     #[test]
     fn output_without_details_costs_as_pictures_if_there_are_some() {
         let price = Price::parse("in 1 out 10 image_out 40").expect("a price");
+    #[test]
+    fn usage_that_is_reported_counts_however_the_request_ended() {
+        let price = Price::parse(PRICE).expect("a price");
+        let held = Some(Held { nano_usd: 9_000_000, tokens: 1500 });
+        for (end, status, reported, nano_usd) in [
+            (End::Refused, Some(200), Some([900, 400, 50]), 1_040_000),
+            (End::Refused, None, Some([900, 400, 50]), 1_040_000),
+            (End::Seen, Some(500), Some([900, 400, 50]), 1_040_000),
+            (End::Seen, Some(200), Some([900, 400, 50]), 1_040_000),
+            (End::Refused, Some(400), Some([0, 0, 0]), 0),
+            (End::Seen, Some(429), Some([0, 0, 0]), 0),
+            (End::Seen, Some(400), None, 0),
+        ] {
+            let failed = Metered { failed: true, ..metered(reported, 0, true) };
+            let known = Known { held, ..known(&price, status) };
+            let settled = settle(end, &failed, &known);
+            assert_eq!(settled.cost_nano_usd, Some(nano_usd), "{end:?} {status:?} {reported:?}");
+        }
+    }
+
         let details = |image_output_tokens, has_images| Usage {
             prompt_tokens: Some(100),
             completion_tokens: Some(110),
@@ -660,6 +679,7 @@ mod tests {
         ] {
             let usage = Usage {
                 prompt_tokens: Some(100),
+            (&dear, &search, Some(0), false),
                 completion_tokens: Some(10),
                 web_searches: searches,
                 ..Usage::default()

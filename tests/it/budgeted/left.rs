@@ -176,6 +176,50 @@ async fn answers_that_failed_cost_nothing() {
     }
 }
 
+/// Usage that a provider reports is billed, also of an answer that failed.
+#[tokio::test]
+async fn answers_that_failed_cost_what_they_report() {
+    let usage = json!({"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500});
+    let error = json!({"message": "x", "code": 502});
+    let event = format!("data: {}\n\n", json!({"error": error, "choices": [], "usage": usage}));
+    let plain = |status: &str, kind: &str, body: &str| {
+        let bytes = body.len();
+        format!(
+            "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {bytes}\r\n\r\n{body}"
+        )
+    };
+    let json = "application/json";
+    for (name, failing, is_retried) in [
+        ("an error", json!({"error": error, "choices": [], "usage": usage}), false),
+        ("nothing", json!({"object": "chat.completion", "choices": null, "usage": usage}), false),
+        ("a status", json!({"error": error, "usage": usage}), true),
+        ("an event", Value::Null, false),
+    ] {
+        let mut held =
+            Held::start(|config| config.upstream.max_retries = u32::from(is_retried)).await;
+        let mut wire = Wire::connect(held.weir.address).await;
+        let body = hello(&json!({"max_tokens": 1000, "stream": failing.is_null()})).to_string();
+        wire.send(post("/v1/chat/completions", &format!("{KEY}connection: close\r\n"), body)).await;
+        let seen = held.upstream.next().await;
+        seen.answer(match failing.is_null() {
+            true => plain("200 OK", "text/event-stream", &event),
+            false if is_retried => plain("500 No", json, &failing.to_string()),
+            false => plain("200 OK", json, &failing.to_string()),
+        });
+        if is_retried {
+            held.upstream.next().await.answer(plain("400 No", json, "{}"));
+        }
+        wire.message().await.expect("an answer");
+        drop(wire);
+        let rows = rows(&held.store, 1 + usize::from(is_retried)).await;
+        let usage = rows.iter().filter_map(|row| row.settlement.completion_tokens);
+        assert_eq!(usage.collect::<Vec<_>>(), [500], "{name}: {rows:?}");
+        let look = async || held.amounts().await;
+        let [spent, _] = eventually(DEADLINE, look, |[_, held]| *held == 0).await;
+        assert!(spent > 0, "{name}: {rows:?}");
+    }
+}
+
 #[tokio::test]
 async fn pictures_and_speech_spend_their_hold() {
     for (path, answer) in [
