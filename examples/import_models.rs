@@ -34,7 +34,7 @@ use serde_json::value::RawValue;
 use weir::config::models::UNKNOWN_PRICE;
 use weir::config::names;
 use weir_store::budget::price::{KINDS, Kind, MAX_TIERS, RATE_END_NANO_USD};
-use weir_store::budget::{Price, Rates, Tier, money};
+use weir_store::budget::{Price, Rates, ServiceTier, Tier, money};
 
 fn main() -> Result<(), String> {
     let file = std::env::args().nth(1).ok_or("write the path of a price list in JSON")?;
@@ -58,7 +58,8 @@ const HEAD: &str = "\
 #   usd_per_mtok         dollars per million tokens: in(put), cached input, cache write, write1h
 #                        (entries that live an hour), out(put), reasoning if priced separately,
 #                        sound (audio_in, audio_out), and a thousand searches of the web;
-#                        then the same for prompts above a size, and the factor of a region
+#                        then the same for prompts above a size, and the factors of a region and of a service
+#                        tier
 #
 # A name with a provider's prefix is listed only if its numbers differ from the bare name's; if only
 # its price differs, with the price alone.
@@ -193,8 +194,8 @@ const COSTS: [&str; 10] = [
 
 /// Fees that lists leave out, by the beginning of a bare name, in the form of a catalogue: searches of the web
 /// and calls of other tools in cents per thousand, and sound per million tokens. Sources: the pages on pricing of
-/// Anthropic and OpenAI.
-const FEES: [(&str, &[(Kind, u64)]); 11] = [
+/// Anthropic, OpenAI, Google and xAI.
+const FEES: [(&str, &[(Kind, u64)]); 17] = [
     ("claude-", &[(Kind::WebSearch, 1_000)]),
     ("gpt-4o-search-preview", &[(Kind::WebSearch, 2_500)]),
     ("gpt-4o-mini-search-preview", &[(Kind::WebSearch, 2_500)]),
@@ -206,6 +207,43 @@ const FEES: [(&str, &[(Kind, u64)]); 11] = [
     ("gpt-5", &[(Kind::WebSearch, 1_000), (Kind::ToolCall, 250)]),
     ("o3", &[(Kind::WebSearch, 1_000), (Kind::ToolCall, 250)]),
     ("o4", &[(Kind::WebSearch, 1_000), (Kind::ToolCall, 250)]),
+    ("gemini-1", &[(Kind::WebSearch, 3_500)]),
+    ("gemini-2", &[(Kind::WebSearch, 3_500)]),
+    ("gemini-embedding", &[]),
+    ("gemini-gemma", &[]),
+    ("gemini-", &[(Kind::WebSearch, 1_400)]),
+    ("grok-", &[(Kind::WebSearch, 500), (Kind::ToolCall, 500)]),
+];
+
+/// Fees of OpenAI's models since GPT-4o that have none of their own in [`FEES`].
+const OPENAI_FEES: &[(Kind, u64)] = &[(Kind::WebSearch, 1_000), (Kind::ToolCall, 250)];
+
+/// Factors of priority, in thousandths, by the names of OpenAI's models. Source: its page on priority processing.
+const PRIORITY: [(&str, u64); 10] = [
+    ("gpt-4.1", 1750),
+    ("gpt-5", 2000),
+    ("gpt-5-codex", 2000),
+    ("gpt-5-mini", 1800),
+    ("gpt-5.1", 2000),
+    ("gpt-5.1-codex", 2000),
+    ("gpt-5.2", 2000),
+    ("gpt-5.4", 2000),
+    ("gpt-5.4-mini", 2000),
+    ("gpt-5.5", 2500),
+];
+/// Beginnings of Anthropic's models that answer fast, and the factor, in thousandths; those since Opus 4.8 cost less.
+/// Source: its page on pricing.
+const FAST: [(&str, u64); 4] = [
+    ("claude-opus-4-6", 6000),
+    ("claude-opus-4-7", 6000),
+    ("claude-opus-4-8", 2000),
+    ("claude-opus-5", 2000),
+];
+
+/// Prices that lists have wrong, by the bare name. Source: xAI's page of its models.
+const CORRECTED: [(&str, &str); 2] = [
+    ("grok-4-fast", "in 0.2 cached 0.05 out 0.5 search 5 call 5"),
+    ("grok-4.1-fast", "in 0.2 cached 0.05 out 0.5 search 5 call 5"),
 ];
 
 const CLAUDE_3_SONNET: &str = "in 3 cached 0.3 write 3.75 write1h 6 out 15";
@@ -249,8 +287,9 @@ const IN_REGION: [&str; 6] = [
 /// Adds the fees that lists leave out.
 fn with_fees(name: &str, mut price: Price) -> Price {
     let bare = names::bare(name);
-    let own = FEES.iter().find(|(start, _)| bare.starts_with(start));
-    for (kind, cents) in own.into_iter().flat_map(|(_, fees)| *fees) {
+    let own = FEES.iter().find(|(start, _)| bare.starts_with(start)).map(|(_, fees)| *fees);
+    let of_openai = Some(OPENAI_FEES).filter(|_| is_recent_openai(&bare));
+    for (kind, cents) in own.or(of_openai).into_iter().flatten() {
         let all = price.tiers.iter_mut().map(|tier| &mut tier.rates).chain([&mut price.rates]);
         for rates in all.filter(|rates| rates.get(*kind).is_none()) {
             *rates = rates.with(*kind, cents * (NANO_USD / 100));
@@ -261,7 +300,40 @@ fn with_fees(name: &str, mut price: Price) -> Price {
     if is_own && IN_REGION.iter().any(|start| name.starts_with(start)) {
         price.regions = vec![("us".to_owned(), 1100)];
     }
+    price.factors = factors(name, &bare, is_own);
     price
+}
+
+/// Returns the factors of service tiers of a maker's own models. Anthropic's priority is paid in advance, batches cost
+/// half at both, and so does OpenAI's flex (their pages on pricing).
+fn factors(name: &str, bare: &str, is_own: bool) -> Vec<(ServiceTier, u64)> {
+    let mut factors = Vec::new();
+    let is_openai = match name.strip_suffix(bare) {
+        Some("" | "openai/" | "azure/") => is_recent_openai(bare),
+        _ => false,
+    };
+    if is_openai {
+        let is_same = |own: &str| {
+            let rest = bare.strip_prefix(own);
+            rest.is_some_and(|rest| rest.is_empty() || names::is_date(rest))
+        };
+        let is_recent = bare.strip_prefix("gpt-").is_some_and(|rest| rest.starts_with(['5', '6']));
+        let is_flexible = is_recent || is_same("o3") || is_same("o4-mini");
+        factors.push((ServiceTier::Batch, 500));
+        factors.extend(is_flexible.then_some((ServiceTier::Flex, 500)));
+        let priority = PRIORITY.iter().find(|(own, _)| is_same(own));
+        factors.extend(priority.map(|(_, permille)| (ServiceTier::Priority, *permille)));
+    } else if is_own && name.starts_with("claude-") {
+        factors.extend([(ServiceTier::Priority, 1000), (ServiceTier::Batch, 500)]);
+        let fast = FAST.iter().find(|(start, _)| name.starts_with(start));
+        factors.extend(fast.map(|(_, permille)| (ServiceTier::Fast, *permille)));
+    }
+    factors
+}
+
+/// Whether a bare name is that of an OpenAI model since GPT-4o; Azure writes GPT-3.5 without its dot.
+fn is_recent_openai(bare: &str) -> bool {
+    names::is_recent_openai(bare) && !bare.starts_with("gpt-35")
 }
 
 /// Nano-dollars of a dollar.
@@ -281,6 +353,10 @@ fn price(json: &str, is_embedding: bool) -> Option<Price> {
         // Input kinds that a list gives for nothing are those without a price.
         for part in [1, 2, 3] {
             parts[part] = parts[part].filter(|&rate| rate > 0);
+        }
+        // Nobody writes to a cache for less than input: it is the price of another member.
+        for part in [2, 3] {
+            parts[part] = parts[part].filter(|rate| parts[0].is_none_or(|input| *rate >= input));
         }
         Rates::from_parts(parts)
     };
@@ -429,6 +505,9 @@ fn of_bare(name: &str, models: &BTreeMap<String, Model>) -> ModelLimits {
 /// Determines the price of a bare name. Its own price in the list comes first, then one on which
 /// its maker's platforms agree, then one on which all hosts with a price agree.
 fn price_of_bare(name: &str, models: &BTreeMap<String, Model>) -> Option<Price> {
+    if let Some((_, price)) = CORRECTED.iter().find(|(own, _)| *own == name) {
+        return Price::parse(price);
+    }
     if let Some(model) = models.get(name) {
         return model.price.clone();
     }

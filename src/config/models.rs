@@ -501,20 +501,32 @@ mod tests {
     #[test]
     fn the_families_that_matter_have_their_published_prices() {
         for (name, price) in [
-            ("gpt-4o", "in 2.5 cached 1.25 out 10 search 25 call 2.5"),
-            ("GPT-4o-mini", "in 0.15 cached 0.075 out 0.6 search 25 call 2.5"),
-            ("gpt-4.1", "in 2 cached 0.5 out 8 search 25 call 2.5"),
-            ("o3-mini", "in 1.1 cached 0.55 out 4.4 search 10 call 2.5"),
-            ("openai/gpt-5", "in 1.25 cached 0.125 out 10 search 10 call 2.5"),
+            ("gpt-4o", "in 2.5 cached 1.25 out 10 search 25 call 2.5 tier batch 0.5"),
+            ("GPT-4o-mini", "in 0.15 cached 0.075 out 0.6 search 25 call 2.5 tier batch 0.5"),
+            (
+                "gpt-4.1",
+                "in 2 cached 0.5 out 8 search 25 call 2.5 tier batch 0.5 tier priority 1.75",
+            ),
+            ("o3-mini", "in 1.1 cached 0.55 out 4.4 search 10 call 2.5 tier batch 0.5"),
+            (
+                "openai/gpt-5",
+                "in 1.25 cached 0.125 out 10 search 10 call 2.5 tier batch 0.5 tier flex 0.5 tier priority 2",
+            ),
             (
                 "gpt-5.4",
-                "in 2.5 cached 0.25 out 15 search 10 call 2.5 above 272000 in 5 cached 0.5 out 22.5 search 10 call 2.5",
+                "in 2.5 cached 0.25 out 15 search 10 call 2.5 above 272000 in 5 cached 0.5 out 22.5 search 10 call 2.5 tier batch 0.5 tier flex 0.5 tier priority 2",
             ),
-            ("claude-sonnet-4-5", "in 3 cached 0.3 write 3.75 out 15 search 10"),
-            ("anthropic/claude-haiku-4.5", "in 1 cached 0.1 write 1.25 out 5 search 10"),
+            (
+                "claude-sonnet-4-5",
+                "in 3 cached 0.3 write 3.75 out 15 search 10 tier priority 1 tier batch 0.5",
+            ),
+            (
+                "anthropic/claude-haiku-4.5",
+                "in 1 cached 0.1 write 1.25 out 5 search 10 tier priority 1 tier batch 0.5",
+            ),
             (
                 "gemini/gemini-2.5-pro",
-                "in 1.25 cached 0.125 out 10 above 200000 in 2.5 cached 0.25 out 15",
+                "in 1.25 cached 0.125 out 10 search 35 above 200000 in 2.5 cached 0.25 out 15 search 35",
             ),
             ("deepseek-chat", "in 0.28 cached 0.028 out 0.42"),
             ("text-embedding-3-small", "in 0.02 out 0"),

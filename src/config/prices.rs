@@ -6,14 +6,6 @@ use super::{Prices, UnknownPrice};
 use weir_store::budget::price::{KINDS, MAX_TIERS};
 use weir_store::budget::{NanoUsd, Price, Rates, ServiceTier, Tier};
 
-/// Tables within a price for other service tiers.
-const SERVICE_TIERS: [(&str, ServiceTier); 4] = [
-    ("flex", ServiceTier::Flex),
-    ("priority", ServiceTier::Priority),
-    ("batch", ServiceTier::Batch),
-    ("fast", ServiceTier::Fast),
-];
-
 /// Reads `[prices]`.
 pub(super) fn read(reader: &mut Reader) -> Prices {
     let mut keys = reader.section(&PRICES);
@@ -36,20 +28,20 @@ pub(super) fn read(reader: &mut Reader) -> Prices {
 pub(super) fn price(reader: &mut Reader, path: &[&str], is_needed: bool) -> Option<Price> {
     let inside = |name| [path, &[name]].concat();
     let has_more = !reader.is_absent(&inside("tiers"))
-        || SERVICE_TIERS.iter().any(|(name, _)| !reader.is_absent(&inside(name)));
+        || ServiceTier::NAMED.iter().any(|(name, _)| !reader.is_absent(&inside(name)));
     let mut keys = reader.at(&PRICE, path);
     let rates = rates(&mut keys, is_needed || has_more);
     let regions = keys.texts("regions", region).unwrap_or_default();
     let tiers = tiers(reader, &inside("tiers"));
     let mut service_tiers = Vec::new();
-    for (name, service_tier) in SERVICE_TIERS {
+    for (name, service_tier) in ServiceTier::NAMED {
         let path = inside(name);
         if !reader.is_absent(&path) {
             let rates = self::rates(&mut reader.at(&PRICE, &path), true);
             service_tiers.extend(rates.map(|rates| (service_tier, rates)));
         }
     }
-    Some(Price { rates: rates?, tiers, service_tiers, regions })
+    Some(Price { rates: rates?, tiers, service_tiers, regions, factors: Vec::new() })
 }
 
 /// Reads the factor of a region, as thousandths.
@@ -170,7 +162,10 @@ mod tests {
         assert_eq!(price.as_deref(), Some("in 2 out 8"));
         let config = loaded("[models.gpt-4o]\nmax_output_tokens = 5");
         let price = config.models.price("gpt-4o").map(ToString::to_string);
-        assert_eq!(price.as_deref(), Some("in 2.5 cached 1.25 out 10 search 25 call 2.5"));
+        assert_eq!(
+            price.as_deref(),
+            Some("in 2.5 cached 1.25 out 10 search 25 call 2.5 tier batch 0.5")
+        );
     }
 
     #[test]

@@ -153,6 +153,8 @@ pub struct Price {
     pub service_tiers: Vec<(ServiceTier, Rates)>,
     /// Factors of regions, in thousandths, on all fees for tokens.
     pub regions: Vec<(String, u64)>,
+    /// Factors of service tiers without rates of their own, in thousandths, on all fees for tokens.
+    pub factors: Vec<(ServiceTier, u64)>,
 }
 
 impl Price {
@@ -163,18 +165,26 @@ impl Price {
 
     /// Parses a price in catalogue form. It lists rates in dollars per million tokens, each after
     /// its word from [`KINDS`], then tiers in rising order, each as `above` and a token count, then regions, each
-    /// as `region`, its name and the factor of all tokens.
-    /// Example: `in 1.25 cached 0.125 out 10 above 200000 in 2.5 cached 0.25 out 15 region us 1.1`.
+    /// as `region`, its name and the factor of all tokens, then service tiers as `tier` in the same form.
+    /// Example: `in 1.25 cached 0.125 out 10 above 200000 in 2.5 cached 0.25 out 15 region us 1.1 tier batch 0.5`.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(" region ");
-        let text = parts.next()?;
-        let region = |part: &str| {
+        let factor = |part: &str| {
             let (name, factor) = part.split_once(' ')?;
             let (permille, _) =
                 super::money::scaled(factor, 3).filter(|(_, is_exact)| *is_exact)?;
             Some((name.to_owned(), permille))
         };
-        let regions = parts.map(region).collect::<Option<Vec<_>>>()?;
+        let mut parts = text.split(" tier ");
+        let text = parts.next()?;
+        let of_tier = |part: &str| {
+            let (name, permille) = factor(part)?;
+            let tier = ServiceTier::NAMED.iter().find(|(own, _)| *own == name)?;
+            Some((tier.1, permille))
+        };
+        let factors = parts.map(of_tier).collect::<Option<Vec<_>>>()?;
+        let mut parts = text.split(" region ");
+        let text = parts.next()?;
+        let regions = parts.map(factor).collect::<Option<Vec<_>>>()?;
         let mut words = text.split(' ');
         let (rates, mut above) = parse_rates(&mut words)?;
         let mut tiers: Vec<Tier> = Vec::new();
@@ -187,7 +197,7 @@ impl Price {
             tiers.push(Tier { above_prompt_tokens, rates });
             above = next;
         }
-        Some(Self { tiers, regions, ..Self::flat(rates) })
+        Some(Self { tiers, regions, factors, ..Self::flat(rates) })
     }
 
     /// Returns the maximum cost of a request as a function of its output, for any cache use and any tier
@@ -219,8 +229,8 @@ impl Price {
         let output =
             dearest([Kind::Output, Kind::Reasoning], &[Kind::AudioOutput, Kind::ImageOutput]);
         let by_project = most.may_be_priority.then_some(ServiceTier::Priority);
-        let asked = most.service_tier.or(by_project).filter(|tier| self.is_unpriced(*tier));
-        let permille = asked.map_or(1000, ServiceTier::permille_without_price).max(1000);
+        let asked = most.service_tier.or(by_project).unwrap_or_default();
+        let permille = self.factor(asked).0.max(1000);
         let factor = self.region_bound(most.region).saturating_mul(permille);
         let raised = |nano_usd: u128| nano_usd.saturating_mul(factor.into()).div_ceil(UNITS);
         let tokens = |tokens: u64, rate: u64| u128::from(tokens) * u128::from(rate);
@@ -234,8 +244,15 @@ impl Price {
         }
     }
 
-    fn is_unpriced(&self, tier: ServiceTier) -> bool {
-        self.service_tiers.iter().all(|(own, _)| *own != tier)
+    /// Returns the factor of a service tier on the rates that apply to it, in thousandths, and whether it is known.
+    fn factor(&self, tier: ServiceTier) -> (u64, bool) {
+        let has_rates = self.service_tiers.iter().any(|(own, _)| *own == tier);
+        let known = self.factors.iter().find(|(own, _)| *own == tier);
+        match known {
+            _ if has_rates || tier == ServiceTier::Standard => (1000, true),
+            Some((_, permille)) => (*permille, true),
+            None => (tier.permille_without_price(), false),
+        }
     }
 
     /// Returns the highest factor, in thousandths, for a request that asks for this region, or for none:
@@ -276,7 +293,7 @@ impl Price {
         }
         match self.service_tiers.iter().find(|(priced, _)| *priced == service_tier) {
             Some((_, rates)) => (rates, tier.is_some()),
-            None => (by_size, true),
+            None => (by_size, !self.factor(service_tier).1),
         }
     }
 }
@@ -358,6 +375,11 @@ impl fmt::Display for Price {
         for (name, permille) in &self.regions {
             write!(text, " region {name} {}", *permille as f64 / 1000.0)?;
         }
+        for (tier, permille) in &self.factors {
+            let name = ServiceTier::NAMED.iter().find(|(_, own)| own == tier);
+            let name = name.map_or("standard", |(name, _)| *name);
+            write!(text, " tier {name} {}", *permille as f64 / 1000.0)?;
+        }
         f.pad(&text)
     }
 }
@@ -388,7 +410,15 @@ pub enum ServiceTier {
 }
 
 impl ServiceTier {
-    /// Returns the cost of a tier without a price of its own, in thousandths of the standard one: OpenAI's priority
+    /// Tiers that may have a price of their own, by their names.
+    pub const NAMED: [(&str, Self); 4] = [
+        ("flex", Self::Flex),
+        ("priority", Self::Priority),
+        ("batch", Self::Batch),
+        ("fast", Self::Fast),
+    ];
+
+    /// Returns the cost of a tier without a known price, in thousandths of the standard one: OpenAI's priority
     /// up to two and a half times, Anthropic's fast answers six times, batches of both half (their pages on pricing).
     fn permille_without_price(self) -> u64 {
         match self {
@@ -403,13 +433,10 @@ impl ServiceTier {
     /// at Anthropic and `on_demand` at Groq. `auto` appears only in requests and leaves the tier
     /// open.
     pub fn from_name(name: &str) -> Self {
-        match name.to_ascii_lowercase().as_str() {
+        let name = name.to_ascii_lowercase();
+        match name.as_str() {
             "" | "default" | "standard" | "on_demand" | "auto" => Self::Standard,
-            "flex" => Self::Flex,
-            "priority" => Self::Priority,
-            "batch" => Self::Batch,
-            "fast" => Self::Fast,
-            _ => Self::Other,
+            _ => Self::NAMED.iter().find(|(own, _)| *own == name).map_or(Self::Other, |own| own.1),
         }
     }
 }
@@ -555,7 +582,6 @@ pub(super) fn bill(price: &Price, billed: &Billed) -> Bill {
     let input_parts = cached.saturating_add(write).max(audio_input.saturating_add(image_input));
     let size = billed.prompt_tokens.unwrap_or(0).max(input_parts);
     let (rates, is_unlike) = price.rates(size, billed.service_tier);
-    let tier = Some(billed.service_tier).filter(|tier| price.is_unpriced(*tier));
     let mut bill = Bill { nano_usd_mtok: 0, is_partial: is_unlike };
 
     let input_rate = rates.input_nano_usd_per_mtok();
@@ -587,7 +613,7 @@ pub(super) fn bill(price: &Price, billed: &Billed) -> Bill {
     bill.add(reasoning, rates.get(Kind::Reasoning).unwrap_or(output_rate));
     bill.add_apart(audio_output, rates.get(Kind::AudioOutput), output_rate);
     bill.add_apart(image_output, rates.get(Kind::ImageOutput), output_rate);
-    let permille = tier.map_or(1000, ServiceTier::permille_without_price);
+    let (permille, _) = price.factor(billed.service_tier);
     bill.nano_usd_mtok = bill.nano_usd_mtok.saturating_mul(permille.into()).div_ceil(1000);
     if billed.region_permille > 0 {
         let raised = bill.nano_usd_mtok.saturating_mul(billed.region_permille.into());

@@ -127,6 +127,42 @@ fn service_tiers_have_their_own_rates_or_are_billed_in_part() {
 }
 
 #[test]
+fn the_factor_of_a_service_tier_is_exact_if_it_is_known() {
+    let text = "in 5 out 25 region us 1.1 tier priority 1 tier batch 0.5 tier fast 2";
+    let priced = price(text);
+    assert_eq!(priced.to_string(), text);
+    for (name, nanos, partly) in [
+        ("standard", 5_000_000, false),
+        ("priority", 5_000_000, false),
+        ("batch", 2_500_000, false),
+        ("fast", 10_000_000, false),
+        ("flex", 5_000_000, true),
+    ] {
+        let service_tier = ServiceTier::from_name(name);
+        let billed = Billed { service_tier, ..billed([1000, 0, 0, -1, -1]) };
+        assert_eq!(cost(&priced, &billed), Cost { nano_usd: nanos, partly }, "{name}");
+    }
+    let most = Most { prompt_tokens: 1000, region: Some("global"), ..Most::default() };
+    for (service_tier, may_be_priority, nanos) in [
+        (Some(ServiceTier::Fast), false, 10_000_000),
+        (Some(ServiceTier::Batch), false, 5_000_000),
+        (None, true, 5_000_000),
+    ] {
+        let most = Most { service_tier, may_be_priority, ..most };
+        assert_eq!(priced.bound(&most).nano_usd(0), nanos, "{service_tier:?}");
+    }
+    let mut own = priced;
+    own.service_tiers.push((ServiceTier::Fast, Rates::of_tokens(7_000_000_000, 1)));
+    let billed = Billed { service_tier: ServiceTier::Fast, ..billed([1000, 0, 0, -1, -1]) };
+    assert_eq!(cost(&own, &billed), Cost { nano_usd: 7_000_000, partly: false });
+    for wrong in
+        ["in 1 out 1 tier", "in 1 out 1 tier slow 2", "in 1 out 1 tier fast", "tier fast 2"]
+    {
+        assert_eq!(Price::parse(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
 fn sound_and_long_lived_cache_entries_have_their_own_rates_or_are_billed_in_part() {
     let apart = "in 2.5 cached 1.25 write 3 write1h 5 out 10 audio_in 40 audio_out 80";
     for (name, text, audio, hour, cached, expected, partly) in [
@@ -458,7 +494,8 @@ proptest! {
         parts[4] = parts[4].or(Some(1));
         let rates = Rates::from_parts(parts).expect("all below the end");
         let tiers = vec![Tier { above_prompt_tokens: above, rates }];
-        let price = Price { tiers, ..Price::flat(rates) };
+        let factors = vec![(ServiceTier::Batch, above % 100_000), (ServiceTier::Fast, 6000)];
+        let price = Price { tiers, factors, ..Price::flat(rates) };
         prop_assert_eq!(Price::parse(&price.to_string()), Some(price));
     }
 }
