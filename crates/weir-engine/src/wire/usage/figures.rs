@@ -146,18 +146,23 @@ impl Named {
         let prompt = first(prompt, self.input.map(|input| input + apart));
         let mut completion = first(self.completion, self.output);
         // Voyage reports the total of its embeddings alone.
-        let prompt = prompt.or(self.total.filter(|_| completion.is_none()));
+        let mut prompt = prompt.or(self.total.filter(|_| completion.is_none()));
         let mut reasoning = self.reasoning.or(self.thoughts);
+        let mut is_guessed = false;
         if let Some(thoughts) = self.thoughts {
             completion = Some(completion.unwrap_or(0) + thoughts);
-        } else if let (Some(total), Some(prompt)) = (self.total, prompt) {
-            let spare = total.saturating_sub(prompt + completion.unwrap_or(0));
-            // xAI counts reasoning in the total alone, and so does Gemini, without a name for it,
-            // behind OpenAI's names. A difference that may come from the cache is left alone.
-            let is_reasoning = reasoning.map_or(apart == 0, |reasoning| reasoning == spare);
-            if spare > 0 && is_reasoning {
+        } else if let (Some(total), Some(own)) = (self.total, prompt) {
+            let spare = total.saturating_sub(own + completion.unwrap_or(0));
+            let stated = reasoning.filter(|own| *own > 0);
+            if spare > 0 && spare == apart && stated != Some(spare) {
+                // The prompt leaves out the cache.
+                prompt = Some(own + spare);
+            } else if spare > 0 {
+                // xAI counts reasoning in the total alone, and so does Gemini, without a name for it, behind OpenAI's
+                // names. Of other differences output is the dearest reading.
                 completion = Some(completion.unwrap_or(0) + spare);
-                reasoning = Some(spare);
+                is_guessed = apart > 0 || stated.is_some_and(|own| own != spare);
+                reasoning = stated.or(Some(spare));
             }
         }
         Usage {
@@ -182,7 +187,7 @@ impl Named {
                 Some(apart) => self.stated_nano_usd.map(|own| own.saturating_add(apart)),
                 None => self.stated_nano_usd,
             },
-            has_unknown: self.has_unknown || self.has_images || self.pictures > 0,
+            has_unknown: self.has_unknown || self.has_images || self.pictures > 0 || is_guessed,
             pictures: self.pictures,
             has_images: self.has_images,
         }
@@ -263,11 +268,10 @@ impl Named {
 }
 
 /// Members of a `usage` object, and of the objects in it, that repeat others or are not billed.
-const REPEATED: [&str; 21] = [
+const REPEATED: [&str; 19] = [
     "acceptance_rate",
     "accepted_prediction_tokens",
     "cached_tokens_details",
-    "candidatesTokensDetails",
     "cacheTokensDetails",
     "estimated_cost",
     "extra_properties",
@@ -275,7 +279,6 @@ const REPEATED: [&str; 21] = [
     "input_length",
     "output_length",
     "prompt_cache_miss_tokens",
-    "promptTokensDetails",
     "rejected_prediction_tokens",
     "service_tier",
     "speed",
@@ -325,6 +328,12 @@ impl<'de> Reader<'de> for Figures<'_, 'de> {
             | "input_token_details" => Side::Input,
             "completion_tokens_details" | "output_tokens_details" | "output_token_details" => {
                 Side::Output
+            }
+            // Gemini's own API.
+            "promptTokensDetails" | "candidatesTokensDetails" => {
+                let side = if key.starts_with('p') { Side::Input } else { Side::Output };
+                let mut parts = Modalities { named: self.named, side };
+                return map.next_value_seed(Each(&mut parts)).map(drop);
             }
             "cache_creation" => Side::Written,
             "server_tool_use" | "server_side_tool_usage_details" => Side::Tools,
@@ -539,6 +548,47 @@ impl<'de> Reader<'de> for Details<'_> {
         };
         *place = count(map.next_value()?).max(*place);
         Ok(())
+    }
+}
+
+/// Tokens by their kind, as lists of Gemini's own API have them.
+struct Modalities<'n> {
+    named: &'n mut Named,
+    side: Side,
+}
+
+#[derive(Default)]
+struct Modality<'de> {
+    kind: Option<&'de RawValue>,
+    tokens: Option<&'de RawValue>,
+}
+
+impl<'de> Elements<'de> for Modalities<'_> {
+    type Element = Modality<'de>;
+
+    fn next(&mut self) -> Modality<'de> {
+        Modality::default()
+    }
+
+    fn done(&mut self, part: Modality<'de>) {
+        let place = match (part.kind.map_or("", RawValue::get), self.side) {
+            (r#""AUDIO""#, Side::Input) => &mut self.named.audio_input,
+            (r#""AUDIO""#, _) => &mut self.named.audio_output,
+            (r#""IMAGE""#, Side::Input) => &mut self.named.image_input,
+            (r#""IMAGE""#, _) => &mut self.named.image_output,
+            _ => return,
+        };
+        *place = part.tokens.and_then(count).max(*place);
+    }
+}
+
+impl<'de> Reader<'de> for Modality<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "modality" => keep(&mut self.kind, map),
+            "tokenCount" => keep(&mut self.tokens, map),
+            _ => map.next_value::<IgnoredAny>().map(drop),
+        }
     }
 }
 

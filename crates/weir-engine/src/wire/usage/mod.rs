@@ -773,6 +773,15 @@ mod tests {
                 Usage { image_input_tokens: Some(40), ..common(Some(50), Some(50)) },
             ),
             (r#"{"prompt_tokens":8,"total_tokens":8}"#, common(Some(8), None)),
+        ] {
+            assert_eq!(of(json), Some(expected), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_total_above_its_parts_raises_the_bill() {
+        let of = |json: &str| Usage::of(format!(r#"{{"usage":{json}}}"#).as_bytes());
+        for (json, expected) in [
             // Gemini behind OpenAI's names, xAI: reasoning is in the total alone.
             (
                 r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109}"#,
@@ -786,19 +795,47 @@ mod tests {
             (
                 r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109,
                     "completion_tokens_details":{"reasoning_tokens":1}}"#,
-                usage([Some(7), Some(2), None, None, Some(1)]),
+                Usage { has_unknown: true, ..usage([Some(7), Some(102), None, None, Some(1)]) },
+            ),
+            (
+                r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109,
+                    "completion_tokens_details":{"reasoning_tokens":0}}"#,
+                usage([Some(7), Some(102), None, None, Some(100)]),
+            ),
+            // The difference may come from the cache, too.
+            (
+                r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109,
+                    "cache_read_input_tokens":40}"#,
+                Usage {
+                    has_unknown: true,
+                    ..usage([Some(7), Some(102), Some(40), None, Some(100)])
+                },
             ),
             (
                 r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109,
                     "cache_read_input_tokens":100}"#,
-                usage([Some(7), Some(2), Some(100), None, None]),
+                usage([Some(107), Some(2), Some(100), None, None]),
             ),
         ] {
             assert_eq!(of(json), Some(expected), "{json}");
         }
+    }
+
+    #[test]
+    fn geminis_own_figures_are_read() {
+        let common = |prompt, completion| usage([prompt, completion, None, None, None]);
         let gemini = r#"{"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":3,
             "thoughtsTokenCount":40,"cachedContentTokenCount":4,"totalTokenCount":52}}"#;
         let expected = usage([Some(9), Some(43), Some(4), None, Some(40)]);
+        assert_eq!(Usage::of(gemini.as_bytes()), Some(expected));
+        let gemini = r#"{"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":3,
+            "promptTokensDetails":[{"modality":"TEXT","tokenCount":2},{"modality":"AUDIO","tokenCount":7}],
+            "candidatesTokensDetails":[{"modality":"IMAGE","tokenCount":3}]}}"#;
+        let expected = Usage {
+            audio_input_tokens: Some(7),
+            image_output_tokens: Some(3),
+            ..common(Some(9), Some(3))
+        };
         assert_eq!(Usage::of(gemini.as_bytes()), Some(expected));
     }
 
