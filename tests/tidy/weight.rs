@@ -24,8 +24,13 @@ const MOST_LINES: &[(&str, usize)] = &[
     // do not go on. Limits of 0, and references without a type, values
     // that grow in a body. Searches, pictures and fallbacks in the words of many providers. Answers that are none,
     // searches and lengths next to usage. Models inside tools, items by their id, names in escapes, content that is no
+<<<<<<< HEAD
     // text.
     ("crates/weir-engine/src/wire/", 11_030),
+=======
+    // text. Searches and tools in chats, dense texts, and models that think unasked.
+    ("crates/weir-engine/src/wire/", 11_340),
+>>>>>>> b81cc274 (Count searches in chats, and shells in containers)
     // The compressor that judges whole messages.
     ("crates/weir-bench/src/", 1700),
     // The bill of conversations by the rules of providers' caches, readers of logs of gateways and agents, the

@@ -206,6 +206,7 @@ impl Journal {
             takes_stated_cost: self.config.prices.stated,
             searches_unasked: searches_unasked(&intent.model),
             draws: intent.route == Route::Images.name(),
+            is_chat: intent.route == Route::Chat.name(),
             terms,
         };
         let mut settlement = settlement::settle(end, &ended.metered, &known);

@@ -43,6 +43,8 @@ pub struct Known<'a> {
     pub searches_unasked: bool,
     /// Whether the answer consists of pictures.
     pub draws: bool,
+    /// Whether it is a chat, whose searches only some providers report.
+    pub is_chat: bool,
     /// What the request wants that changes its price; `None` for the standard.
     pub terms: Option<&'a Terms>,
 }
@@ -68,7 +70,7 @@ impl Known<'_> {
         let is_open =
             self.terms.is_some_and(|terms| terms.may_search) && usage.web_searches.is_none();
         let has_fee = self.price.is_some_and(|price| price.fee(Kind::WebSearch).is_some());
-        (self.searches_unasked || is_open) && !has_fee
+        is_open && self.is_chat || (self.searches_unasked || is_open) && !has_fee
     }
 
     /// Whether nothing is charged for an answer without usage: it was refused, or failed before any content. A
@@ -85,9 +87,9 @@ impl Known<'_> {
 ///
 /// - A request that was not sent, or that the upstream refused without reporting usage, costs
 ///   nothing.
+/// - Usage that an answer reports counts, also if it failed or was replaced by another attempt.
 /// - A complete answer counts as reported.
 /// - Without usage, or if the end was not seen, what was held counts: it bounds what the provider may
-/// - Usage that an answer reports counts, also if it failed or was replaced by another attempt.
 ///   charge, also for reasoning that nobody sees.
 /// - If nothing was held, a complete answer counts by its text: the prompt as weir counted it, and the
 ///   output by its size. Of another one the prompt is as reported so far or as weir counted it, and the
@@ -423,6 +425,7 @@ mod tests {
             takes_stated_cost: false,
             searches_unasked: false,
             draws: false,
+            is_chat: false,
             terms: None,
         }
     }
@@ -579,9 +582,6 @@ mod tests {
     }
 
     #[test]
-    fn output_without_details_costs_as_pictures_if_there_are_some() {
-        let price = Price::parse("in 1 out 10 image_out 40").expect("a price");
-    #[test]
     fn usage_that_is_reported_counts_however_the_request_ended() {
         let price = Price::parse(PRICE).expect("a price");
         let held = Some(Held { nano_usd: 9_000_000, tokens: 1500 });
@@ -601,6 +601,9 @@ mod tests {
         }
     }
 
+    #[test]
+    fn output_without_details_costs_as_pictures_if_there_are_some() {
+        let price = Price::parse("in 1 out 10 image_out 40").expect("a price");
         let details = |image_output_tokens, has_images| Usage {
             prompt_tokens: Some(100),
             completion_tokens: Some(110),
@@ -676,10 +679,10 @@ mod tests {
             (&plain, &search, Some(1), true),
             (&plain, &None, None, false),
             (&dear, &search, None, false),
+            (&dear, &search, Some(0), false),
         ] {
             let usage = Usage {
                 prompt_tokens: Some(100),
-            (&dear, &search, Some(0), false),
                 completion_tokens: Some(10),
                 web_searches: searches,
                 ..Usage::default()
@@ -687,6 +690,10 @@ mod tests {
             let metered = Metered { usage: Some(usage), ..metered(None, 0, true) };
             let known = Known { terms: terms.as_ref(), ..known(price, Some(200)) };
             let flags = settle(End::Seen, &metered, &known).flags;
+            assert_eq!(flags.any(Flags::PARTLY_PRICED), is_partly, "{searches:?}");
+            // Many providers report no searches of a chat.
+            let flags = settle(End::Seen, &metered, &Known { is_chat: true, ..known }).flags;
+            let is_partly = is_partly || terms.is_some() && searches.is_none();
             assert_eq!(flags.any(Flags::PARTLY_PRICED), is_partly, "{searches:?}");
         }
     }

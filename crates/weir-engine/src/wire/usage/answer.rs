@@ -97,6 +97,7 @@ impl<'de> Reader<'de> for Answer<'de> {
                 self.item.done(item);
             }
             "choices" if !self.is_inner => self.choices(map)?,
+            "candidates" | "web_search" if !self.is_inner => self.searches(key, map)?,
             "error" if !self.is_inner => self.error = Some(map.next_value()?),
             "type" if !self.is_inner => self.kind = Some(map.next_value()?),
             // Anthropic's events and those of OpenAI's Responses.
@@ -140,16 +141,30 @@ impl<'de> Answer<'de> {
         }
     }
 
+    /// Reads the searches outside the choices: of Gemini's own API, and Zhipu's list of what was found.
+    fn searches<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        if key == "candidates" {
+            let mut choices = Choices::default();
+            map.next_value_seed(Each(&mut choices))?;
+            self.item.add(&choices.calls);
+            return Ok(());
+        }
+        let found: &RawValue = map.next_value()?;
+        if json::elements(found.get()).is_some_and(|found| !found.is_empty()) {
+            keep(&mut self.item.searches, 0);
+        }
+        Ok(())
+    }
+
     fn choices<A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<(), A::Error> {
         let mut choices = Choices::default();
         self.lacks_choices = !map.next_value_seed(Each(&mut choices))?;
         self.has_no_choice = !choices.is_first_done;
-        let Choice { said_bytes, reason, has_images, usage } = choices.all;
-        self.said_bytes += said_bytes;
-        self.reason = reason.or(self.reason);
-        self.item.has_images |= has_images;
+        self.said_bytes += choices.said_bytes;
+        self.reason = choices.reason.or(self.reason);
+        self.item.add(&choices.calls);
         // Moonshot's streams.
-        if let Some(usage) = usage {
+        if let Some(usage) = choices.usage {
             self.has_usage |= reader::read(usage.get(), &mut self.figures()).unwrap_or(false);
         }
         Ok(())
@@ -163,6 +178,9 @@ pub(super) struct ToolCalls {
     pub(super) others: Option<u64>,
     /// Hashes of the containers that code ran in: each is one session, however often it is used.
     containers: Vec<u64>,
+    /// Hashes of what stands for a search of the web in a chat, and for a call of another tool: a stream may repeat it.
+    searches: Vec<u64>,
+    executed: Vec<u64>,
     /// Generated images, which usage does not have either.
     pictures: u64,
     /// Results of searches among the blocks of a message.
@@ -181,37 +199,57 @@ impl ToolCalls {
         };
         add(&mut self.web_searches, other.web_searches);
         add(&mut self.others, other.others);
-        other.containers.iter().for_each(|container| self.run_in(*container));
+        for (own, other) in [
+            (&mut self.containers, &other.containers),
+            (&mut self.searches, &other.searches),
+            (&mut self.executed, &other.executed),
+        ] {
+            other.iter().for_each(|hash| keep(own, *hash));
+        }
         self.pictures = self.pictures.saturating_add(other.pictures);
         self.searched = self.searched.saturating_add(other.searched);
         self.has_images |= other.has_images;
     }
 
-    /// Adds a session of code. Those beyond a maximum do not count.
-    fn run_in(&mut self, container: u64) {
-        if self.containers.len() < MAX_CONTAINERS && !self.containers.contains(&container) {
-            self.containers.push(container);
-        }
+    /// Adds a session of code in a container, by the JSON text of its name.
+    fn run_in(&mut self, container: &str) {
+        keep(&mut self.containers, xxhash_rust::xxh3::xxh3_64(container.as_bytes()));
+    }
+
+    /// Returns the searches that are charged.
+    fn searched_web(&self) -> Option<u64> {
+        plus(self.web_searches, self.searches.len() as u64)
     }
 
     /// Returns the calls of other tools that are charged.
     fn charged(&self) -> Option<u64> {
-        let sessions = self.containers.len() as u64 * SESSION_CALLS;
-        let sessions = Some(sessions).filter(|sessions| *sessions > 0);
-        self.others.map(|others| others.saturating_add(sessions.unwrap_or(0))).or(sessions)
+        let (sessions, executed) = (self.containers.len() as u64, self.executed.len() as u64);
+        plus(self.others, sessions * SESSION_CALLS + executed)
     }
+}
+
+/// Adds a hash. Those beyond a maximum do not count.
+fn keep(own: &mut Vec<u64>, hash: u64) {
+    if own.len() < MAX_KEPT && !own.contains(&hash) {
+        own.push(hash);
+    }
+}
+
+fn plus(own: Option<u64>, more: u64) -> Option<u64> {
+    let more = Some(more).filter(|more| *more > 0);
+    own.map(|own| own.saturating_add(more.unwrap_or(0))).or(more)
 }
 
 /// Calls that a session of code costs as much as: OpenAI's fees are $0.03 a session and $0.0025 a search in files (its
 /// page on pricing).
 pub const SESSION_CALLS: u64 = 12;
-/// Maximum number of different containers in one answer.
-const MAX_CONTAINERS: usize = 64;
+/// Maximum number of different containers, searches or calls in one answer.
+const MAX_KEPT: usize = 256;
 
 impl Named {
     /// Takes calls that are items of the answer.
     pub(super) fn has_calls(&mut self, calls: &ToolCalls) {
-        self.web_searches = calls.web_searches.max(self.web_searches);
+        self.web_searches = calls.searched_web().max(self.web_searches);
         self.tool_calls = calls.charged().max(self.tool_calls);
         self.pictures = self.pictures.max(calls.pictures);
         self.searched = self.searched.max(calls.searched);
@@ -225,6 +263,7 @@ pub(super) struct Item<'de> {
     kind: Option<&'de RawValue>,
     action: Option<&'de RawValue>,
     container: Option<&'de RawValue>,
+    environment: Option<&'de RawValue>,
 }
 
 impl<'de> Reader<'de> for Item<'de> {
@@ -233,6 +272,7 @@ impl<'de> Reader<'de> for Item<'de> {
             "type" => self.kind = Some(map.next_value()?),
             "action" => self.action = Some(map.next_value()?),
             "container_id" => self.container = Some(map.next_value()?),
+            "environment" => self.environment = Some(map.next_value()?),
             _ => {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -250,6 +290,8 @@ impl<'de> Elements<'de> for ToolCalls {
 
     fn done(&mut self, item: Item<'de>) {
         let action = item.action.and_then(|raw| json::member(raw.get(), "type"));
+        // A shell that runs at the caller's has no container.
+        let environment = item.environment.map_or("", RawValue::get);
         let place = match item.kind.map(RawValue::get) {
             // Pages that are opened or searched in cost their tokens alone.
             Some(r#""web_search_call""#) if action.is_some_and(|own| own != r#""search""#) => {
@@ -257,8 +299,10 @@ impl<'de> Elements<'de> for ToolCalls {
             }
             Some(r#""web_search_call""#) => &mut self.web_searches,
             Some(r#""code_interpreter_call""#) if item.container.is_some() => {
-                let container = item.container.map_or("", RawValue::get);
-                return self.run_in(xxhash_rust::xxh3::xxh3_64(container.as_bytes()));
+                return self.run_in(item.container.map_or("", RawValue::get));
+            }
+            Some(r#""shell_call""#) if environment.contains("\"container_") => {
+                return self.run_in(json::member(environment, "container_id").unwrap_or_default());
             }
             Some(r#""code_interpreter_call""#) => {
                 self.others = Some(self.others.unwrap_or(0) + SESSION_CALLS);
@@ -282,7 +326,10 @@ impl<'de> Elements<'de> for ToolCalls {
 /// Choices of a body, together.
 #[derive(Default)]
 struct Choices<'de> {
-    all: Choice<'de>,
+    calls: ToolCalls,
+    reason: Option<&'de RawValue>,
+    usage: Option<&'de RawValue>,
+    said_bytes: u64,
     is_first_done: bool,
 }
 
@@ -293,20 +340,32 @@ impl<'de> Elements<'de> for Choices<'de> {
         Choice::default()
     }
 
-    fn done(&mut self, choice: Choice<'de>) {
-        self.all.said_bytes += choice.said_bytes;
-        self.all.usage = choice.usage.or(self.all.usage);
-        self.all.has_images |= choice.has_images;
+    fn done(&mut self, mut choice: Choice<'de>) {
+        self.said_bytes += choice.said_bytes;
+        self.usage = choice.usage.or(self.usage);
+        let index = choice.index.map_or("", RawValue::get).as_bytes();
+        for hashes in [&mut choice.calls.searches, &mut choice.calls.executed] {
+            for hash in hashes.iter_mut() {
+                *hash = xxhash_rust::xxh3::xxh3_64_with_seed(index, *hash);
+            }
+        }
+        if choice.is_grounded {
+            keep(&mut choice.calls.searches, 1);
+        }
+        self.calls.add(&choice.calls);
         if !self.is_first_done {
             self.is_first_done = true;
-            self.all.reason = choice.reason;
+            self.reason = choice.reason;
         }
     }
 }
 
 #[derive(Default)]
 struct Choice<'de> {
-    has_images: bool,
+    calls: ToolCalls,
+    index: Option<&'de RawValue>,
+    /// Whether Gemini has searched for it.
+    is_grounded: bool,
     reason: Option<&'de RawValue>,
     usage: Option<&'de RawValue>,
     said_bytes: u64,
@@ -319,7 +378,12 @@ impl<'de> Reader<'de> for Choice<'de> {
                 let mut said = Said::default();
                 map.next_value_seed(Object(&mut said))?;
                 self.said_bytes += said.bytes();
-                self.has_images |= said.has_images;
+                self.calls.add(&said.calls);
+            }
+            "index" => self.index = Some(map.next_value()?),
+            "grounding_metadata" | "groundingMetadata" => {
+                let found: &RawValue = map.next_value()?;
+                self.is_grounded |= json::members(found.get()).is_some_and(|own| !own.is_empty());
             }
             "text" => self.said_bytes += text_bytes(map.next_value()?),
             "finish_reason" => self.reason = Some(map.next_value()?),
@@ -338,7 +402,7 @@ struct Said {
     bytes: u64,
     /// Two names exist, and some providers send the same text under both.
     reasoning_bytes: u64,
-    has_images: bool,
+    calls: ToolCalls,
 }
 
 impl Said {
@@ -360,17 +424,23 @@ impl<'de> Reader<'de> for Said {
             // OpenRouter's.
             "images" => {
                 let raw: &RawValue = map.next_value()?;
-                self.has_images |= raw.get().contains('{');
+                self.calls.has_images |= raw.get().contains('{');
             }
             "tool_calls" => {
-                let mut calls = Part(0);
+                let mut calls = Parts::default();
                 map.next_value_seed(Each(&mut calls))?;
-                self.bytes += calls.0;
+                self.bytes += calls.bytes;
+                self.calls.searches.append(&mut calls.searches);
+            }
+            // Groq's, made by itself.
+            "executed_tools" => {
+                let mut calls = Executed(&mut self.calls);
+                map.next_value_seed(Each(&mut calls))?;
             }
             "function_call" | "audio" => {
-                let mut part = Part(0);
+                let mut part = Part::default();
                 map.next_value_seed(Object(&mut part))?;
-                self.bytes += part.0;
+                self.bytes += part.bytes;
             }
             _ => {
                 map.next_value::<IgnoredAny>()?;
@@ -380,27 +450,80 @@ impl<'de> Reader<'de> for Said {
     }
 }
 
-/// Total size of the texts in a part or call, or in a list of them.
-struct Part(u64);
+/// Total size of the texts in a list of parts or calls, and Moonshot's calls of its search among them.
+#[derive(Default)]
+struct Parts {
+    bytes: u64,
+    searches: Vec<u64>,
+}
 
-impl Elements<'_> for Part {
-    type Element = Self;
+impl<'de> Elements<'de> for Parts {
+    type Element = Part<'de>;
 
-    fn next(&mut self) -> Self {
-        Self(0)
+    fn next(&mut self) -> Part<'de> {
+        Part::default()
     }
 
-    fn done(&mut self, part: Self) {
-        self.0 += part.0;
+    fn done(&mut self, part: Part<'de>) {
+        self.bytes += part.bytes;
+        if part.name.is_some_and(|name| name.get() == r#""$web_search""#) {
+            let hash = part.hash(self.searches.len());
+            keep(&mut self.searches, hash);
+        }
     }
 }
 
-impl<'de> Reader<'de> for Part {
+/// Calls that a provider has made.
+struct Executed<'c>(&'c mut ToolCalls);
+
+impl<'de> Elements<'de> for Executed<'_> {
+    type Element = Part<'de>;
+
+    fn next(&mut self) -> Part<'de> {
+        Part::default()
+    }
+
+    fn done(&mut self, part: Part<'de>) {
+        let kind = part.kind.map_or("", RawValue::get);
+        let is_search = ["search", "browser"].iter().any(|word| kind.contains(word));
+        let hashes = if is_search { &mut self.0.searches } else { &mut self.0.executed };
+        let hash = part.hash(hashes.len());
+        keep(hashes, hash);
+    }
+}
+
+/// Size of one part or call, and what it is known by.
+#[derive(Default)]
+struct Part<'de> {
+    bytes: u64,
+    name: Option<&'de RawValue>,
+    kind: Option<&'de RawValue>,
+    index: Option<&'de RawValue>,
+    id: Option<&'de RawValue>,
+}
+
+impl Part<'_> {
+    /// Returns the hash of its place in the list, its ID or, without both, its number.
+    fn hash(&self, number: usize) -> u64 {
+        let place = self.index.or(self.id).map(|raw| raw.get().as_bytes());
+        place.map_or(number as u64, xxhash_rust::xxh3::xxh3_64)
+    }
+}
+
+impl<'de> Reader<'de> for Part<'de> {
     fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
-            "text" | "thinking" | "name" | "arguments" | "input" | "transcript" => {
-                self.0 += text_bytes(map.next_value()?);
+            "name" => {
+                let name = map.next_value()?;
+                self.name = Some(name);
+                self.bytes += text_bytes(name);
             }
+            "text" | "thinking" | "arguments" | "input" | "transcript" => {
+                self.bytes += text_bytes(map.next_value()?);
+            }
+            "type" => self.kind = Some(map.next_value()?),
+            "index" => self.index = Some(map.next_value()?),
+            "id" => self.id = Some(map.next_value()?),
             "function" | "custom" => {
                 map.next_value_seed(Object(self))?;
             }
@@ -438,10 +561,10 @@ fn content_bytes(value: &RawValue) -> u64 {
     if !value.get().starts_with('[') {
         return text_bytes(value);
     }
-    let mut parts = Part(0);
+    let mut parts = Parts::default();
     let mut deserializer = serde_json::Deserializer::from_str(value.get());
     let read = serde::de::DeserializeSeed::deserialize(Each(&mut parts), &mut deserializer);
-    read.map_or(0, |_| parts.0)
+    read.map_or(0, |_| parts.bytes)
 }
 
 /// Returns the length of a string in UTF-8; 0 for anything else. An escaped half of a character,

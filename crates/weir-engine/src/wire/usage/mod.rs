@@ -276,7 +276,8 @@ impl Notes {
         let metered = &mut self.metered;
         const ITEMS: [&str; 2] = [r#""response.output_item.done""#, r#""content_block_start""#];
         let is_item = kind.is_some_and(|kind| ITEMS.contains(&kind.get()));
-        if is_item || item.has_images {
+        // Chunks of a chat have no type.
+        if is_item || kind.is_none() || item.has_images {
             self.calls.add(&item);
         }
         if has_usage {
@@ -837,6 +838,68 @@ mod tests {
             ..common(Some(9), Some(3))
         };
         assert_eq!(Usage::of(gemini.as_bytes()), Some(expected));
+    }
+
+    #[test]
+    fn searches_and_tools_in_a_chat_are_counted_once() {
+        let search = |place: &str| {
+            format!(
+                r#"{{{place}"type":"builtin_function","function":{{"name":"$web_search","arguments":"{{}}"}}}}"#
+            )
+        };
+        let (first, second) = (search(r#""index":0,"id":"a","#), search(r#""index":1,"id":"b","#));
+        let own = r#"{"index":2,"id":"c","function":{"name":"web_search","arguments":"{}"}}"#;
+        let tools = r#"{"index":0,"type":"browser.search"},{"index":1,"type":"python"}"#;
+        let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":3}"#;
+        let choice = |name: &str, members: &str| {
+            format!(r#""choices":[{{"index":0,"{name}":{{"role":"assistant",{members}}}}}]"#)
+        };
+        let calls = format!(r#""tool_calls":[{first},{second},{own}]"#);
+        let bare = format!(r#""tool_calls":[{},{}]"#, search(""), search(""));
+        let executed = format!(r#""executed_tools":[{tools}]"#);
+        let grounded = r#"{"index":0,"groundingMetadata":{"webSearchQueries":["a"]}}"#;
+        for (members, expected) in [
+            (choice("message", &calls), (Some(2), None)),
+            (choice("message", &bare), (Some(2), None)),
+            (choice("message", &executed), (Some(1), Some(1))),
+            (format!(r#""choices":[{grounded}]"#), (Some(1), None)),
+            (format!(r#""candidates":[{grounded}]"#), (Some(1), None)),
+            (r#""choices":[{"grounding_metadata":{}}]"#.to_owned(), (None, None)),
+            (
+                r#""choices":[],"web_search":[{"title":"a"},{"title":"b"}]"#.to_owned(),
+                (Some(1), None),
+            ),
+            (r#""choices":[],"web_search":[]"#.to_owned(), (None, None)),
+        ] {
+            let whole = Usage::of(format!("{{{members},{usage}}}").as_bytes()).expect("usage");
+            assert_eq!((whole.web_searches, whole.tool_calls), expected, "{members}");
+            // A stream may repeat what it has said.
+            let part = format!("{{{}}}", members.replace("\"message\"", "\"delta\""));
+            let last = format!(r#"{{"choices":[],{usage}}}"#);
+            let streamed =
+                stream(&[("x", &part), ("x", &part), ("x", &last)]).usage.expect("usage");
+            assert_eq!((streamed.web_searches, streamed.tool_calls), expected, "{members}");
+        }
+    }
+
+    #[test]
+    fn a_shell_in_a_container_is_a_session() {
+        let shell =
+            |environment: &str| format!(r#"{{"type":"shell_call","environment":{environment}}}"#);
+        let own = shell(r#"{"type":"container_reference","container_id":"cntr_1"}"#);
+        let other = shell(r#"{"type":"container_reference","container_id":"cntr_2"}"#);
+        for (items, calls) in [
+            (vec![shell(r#"{"type":"local"}"#), shell("null")], None),
+            (vec![own.clone(), own.clone()], Some(SESSION_CALLS)),
+            (vec![own, other, shell(r#"{"type":"container_auto"}"#)], Some(3 * SESSION_CALLS)),
+        ] {
+            let body = format!(
+                r#"{{"output":[{}],"usage":{{"input_tokens":9,"output_tokens":3}}}}"#,
+                items.join(",")
+            );
+            let usage = Usage::of(body.as_bytes()).expect("usage");
+            assert_eq!(usage.tool_calls, calls, "{body}");
+        }
     }
 
     /// Meters a stream of these events, given by name and data.

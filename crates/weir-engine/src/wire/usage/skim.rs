@@ -283,10 +283,14 @@ impl Skim {
 /// Returns what becomes of a member: those that `answer` reads are copied.
 fn fate(frame: Frame, name: &str) -> Treatment {
     match (frame, name) {
-        (Frame::Item, "type" | "finish_reason" | "usage") => Treatment::Copied,
+        (Frame::Item, "type" | "finish_reason" | "usage" | "container_id" | "environment") => {
+            Treatment::Copied
+        }
         (Frame::Item, "message" | "delta") => Treatment::Entered,
         (Frame::Item | Frame::List, _) => Treatment::PassedOver,
-        (_, "output" | "content" | "choices" | "images") => Treatment::Listed,
+        (_, "output" | "content" | "choices" | "images" | "executed_tools" | "web_search") => {
+            Treatment::Listed
+        }
         (Frame::Answer, "response" | "message" | "x_groq") => Treatment::Entered,
         (Frame::Answer, "error" | "type") => Treatment::Copied,
         (
@@ -332,6 +336,10 @@ mod tests {
             (
                 r#"{"choices":[{"index":0,"message":{"content":"x","images":[{"type":"image_url","image_url":{}}]},"finish_reason":"stop"}]}"#,
                 r#"{"choices":[{"message":{"images":[{"type":"image_url"}]},"finish_reason":"stop"}]}"#,
+            ),
+            (
+                r#"{"choices":[{"message":{"executed_tools":[{"type":"search","output":"x"}]}}],"web_search":[{"a":1}]}"#,
+                r#"{"choices":[{"message":{"executed_tools":[{"type":"search"}]}}],"web_search":[{}]}"#,
             ),
             (r#"{"us\u0061ge":{"a":1}}"#, r#"{"us\u0061ge":{"a":1}}"#),
             ("\u{feff}{}", "{}"),
