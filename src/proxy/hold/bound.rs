@@ -138,7 +138,10 @@ pub fn conversation(
     let sent_tokens = *sent_tokens;
     // The provider's count may exceed weir's. Base64 is no measure of it.
     let has_media = allowance.images > 0 || allowance.has_audio_input;
-    let by_bytes = if has_media { 0 } else { allowance.prompt_tokens / DENSE_BYTES };
+    let by_bytes = match has_media {
+        true => 0,
+        false => (allowance.prompt_tokens / DENSE_BYTES).max(allowance.dense_tokens),
+    };
     // Others count the same text otherwise.
     let encoding = match allowance.fallbacks.is_empty() {
         true => desired.encoding,

@@ -82,6 +82,8 @@ pub struct Allowance {
     pub prompts: u64,
     /// Most tokens that the texts and token ids outside the settings can be.
     pub prompt_tokens: u64,
+    /// About the most tokens that its texts are, as dense as they are.
+    pub dense_tokens: u64,
     /// Most tokens of its audio.
     pub audio_tokens: u64,
     pub service_tier: Option<String>,
@@ -201,6 +203,7 @@ impl Allowance {
             }
             // A stored prompt may have tools.
             "prompt" if raw.starts_with('{') => {
+            self.dense_tokens = self.dense_tokens.saturating_add(parts::dense_tokens(raw));
                 self.is_elsewhere = true;
                 (self.searches, self.tool_calls) = (u64::MAX, u64::MAX);
             }

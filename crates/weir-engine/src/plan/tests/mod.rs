@@ -1,5 +1,6 @@
 //! Tests of whole plans, for kinds of conversations that real agents have.
 
+mod dense;
 mod planted;
 mod rereads;
 mod shapes;

@@ -107,6 +107,83 @@ pub(super) fn prompt_tokens(raw: &str) -> u64 {
     tokens
 }
 
+/// Parts of a token that dense texts are counted in.
+const UNIT: u64 = 12;
+/// Shortest run of letters and digits without a blank that is data rather than words, and of letters alone.
+const LEAST_DATA_BYTES: usize = 20;
+const LEAST_LETTERS: usize = 32;
+/// Bytes of data among which is a digit: base64 has one among six.
+const DIGIT_BYTES: usize = 12;
+/// Members that no model reads as text: signatures, and content that is counted as such.
+const SEALED: [&str; 5] =
+    ["signature", "encrypted_content", "data", "thoughtSignature", "thought_signature"];
+
+/// Returns about the most tokens that the texts of a member can be where tokenizers differ most: digits and marks
+/// behind them are one each (Gemini's), data such as base64 three of four bytes, other marks half of one, and
+/// letters a quarter or, outside ASCII, a third. Words and code have more bytes a token.
+pub(super) fn dense_tokens(raw: &str) -> u64 {
+    if !raw.starts_with(['"', '[', '{']) {
+        return 0;
+    }
+    let (bytes, mut at, mut units, mut is_sealed) = (raw.as_bytes(), 0, 0, false);
+    while let Some(byte) = bytes.get(at) {
+        let mut end = at + 1;
+        if *byte == b'"' {
+            end = string_end(bytes, at);
+            let text = bytes.get(at + 1..end - 1).unwrap_or_default();
+            let is_name = bytes.get(end) == Some(&b':');
+            units += if is_sealed { 0 } else { dense_units(text) };
+            is_sealed = is_name && SEALED.iter().any(|name| name.as_bytes() == text);
+        } else if !b": ".contains(byte) {
+            // Arguments of calls may be numbers, each with a comma.
+            let is_digit = |byte: &u8| byte.is_ascii_digit();
+            let is_figure = is_digit(byte) || *byte == b',' && is_digit(&bytes[at - 1]);
+            units += if is_figure { UNIT } else { 0 };
+            is_sealed = false;
+        }
+        at = end;
+    }
+    units.div_ceil(UNIT)
+}
+
+fn dense_units(text: &[u8]) -> u64 {
+    let is_data = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/_-=".contains(byte);
+    let (mut at, mut units, mut is_behind_digit) = (0, 0, false);
+    while at < text.len() {
+        if text[at..].starts_with(b"\\u") {
+            (units, at) = (units + UNIT, at + 6);
+            continue;
+        }
+        let run = text[at..].iter().take_while(|byte| is_data(byte)).count();
+        if run >= LEAST_DATA_BYTES && is_dense(&text[at..at + run]) {
+            units += run as u64 * UNIT * 3 / 4;
+            (at, is_behind_digit) = (at + run, false);
+            continue;
+        }
+        for byte in &text[at..at + run.max(1)] {
+            units += match byte {
+                b'0'..=b'9' => UNIT,
+                _ if !byte.is_ascii() => UNIT / 3,
+                // A backslash belongs to the letter or mark behind it.
+                _ if byte.is_ascii_alphabetic() || b" \\".contains(byte) => UNIT / 4,
+                _ if is_behind_digit => UNIT,
+                _ => UNIT / 2,
+            };
+            is_behind_digit = byte.is_ascii_digit();
+        }
+        at += run.max(1);
+    }
+    units
+}
+
+/// Whether a run of letters, digits and marks of base64 is data: it has digits throughout, or is too long for words.
+fn is_dense(run: &[u8]) -> bool {
+    let digits = run.iter().filter(|byte| byte.is_ascii_digit()).count();
+    let letters = run.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
+    let is_mixed = digits * DIGIT_BYTES >= run.len() && letters > 0;
+    is_mixed || letters == run.len() && letters >= LEAST_LETTERS
+}
+
 /// Returns the end of the string that begins at `start`, behind its quote.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut end = start + 1;
