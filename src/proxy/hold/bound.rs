@@ -26,6 +26,8 @@ const MOST_INNER_INFERENCES: u64 = 10;
 /// Most tokens of an image at models that weir does not know: the largest that OpenAI's guide to images
 /// lists, for gpt-4o-mini.
 const IMAGE_TOKENS: u64 = 48_169;
+/// Longest thinking of models whose answers are shorter: Model Studio's list of Qwen's models.
+const MOST_THINKING_TOKENS: u64 = 81_920;
 /// Milliseconds of speech for each byte of text: 12 characters a second are slow.
 const SPEECH_MS_A_BYTE: u64 = 200;
 /// Tokens of a second of speech: OpenAI's models write about 21.
@@ -181,7 +183,7 @@ pub fn conversation(
     };
     let fixed_tokens = image_tokens
         .saturating_add(allowance.predicted_tokens)
-        .saturating_add(apart_tokens(allowance, desired.window_tokens));
+        .saturating_add(apart_tokens(desired, may_clamp));
     Ask {
         money: prompt.cost(desired.model, allowance, (prices, fixed_tokens)),
         prompt_tokens: prompt.all_tokens().saturating_add(fixed_tokens),
@@ -270,6 +272,9 @@ pub fn advice(allowance: Option<&Allowance>) -> &'static str {
     } else if allowance.is_elsewhere {
         "It names content that weir cannot see, which counts as the model's whole window: send the \
          content itself"
+    } else if allowance.apart_tokens == u64::MAX {
+        "Its output limit does not cover its thinking: set thinking_budget, or enable_thinking: \
+         false (Doubao: max_completion_tokens)"
     } else if !allowance.is_limited {
         ABOUT_OUTPUT[0]
     } else {
@@ -288,12 +293,14 @@ fn output_tokens(allowance: &Allowance, most_tokens: u64) -> u64 {
     }
 }
 
-/// Returns the most tokens of thinking that no output limit covers.
-fn apart_tokens(allowance: &Allowance, window_tokens: u64) -> u64 {
+/// Returns the most tokens of thinking that no output limit covers, neither the caller's nor one that weir sets.
+fn apart_tokens(desired: &Desired<'_>, may_clamp: bool) -> u64 {
+    let Desired { allowance, window_tokens, most_output_tokens, .. } = desired;
     let Allowance { limit_tokens, thinking_tokens, is_limited, .. } = *allowance;
-    // Without a limit, or above it, the output has it already.
-    let is_apart = is_limited && thinking_tokens < limit_tokens;
-    let tokens = if is_apart { allowance.apart_tokens.min(window_tokens) } else { 0 };
+    // Above the limit, or without any, the output has it already.
+    let is_apart = if is_limited { thinking_tokens < limit_tokens } else { may_clamp };
+    let most_tokens = (*most_output_tokens).max(MOST_THINKING_TOKENS).min(*window_tokens);
+    let tokens = if is_apart { allowance.apart_tokens.min(most_tokens) } else { 0 };
     tokens.saturating_mul(answers(allowance))
 }
 

@@ -571,7 +571,9 @@ fn beyond_the_output() -> Vec<Named> {
     vec![
         // Sixteen agents, each of 8,000 tokens and 1,000 of output.
         (RESPONSES, agents, 0.045),
-        (CHAT, qwen(json!({"enable_thinking": true})), 0.15),
+        (CHAT, qwen(json!({"enable_thinking": true})), 0.098),
+        (CHAT, json!({"model": "qwen3.8-max", "max_tokens": 100}), 0.78),
+        (CHAT, json!({"model": "doubao-seed-2-1-pro-260915", "max_tokens": 100}), 1.1),
         (CHAT, qwen(json!({"enable_thinking": true, "thinking_budget": 900})), 0.002_28),
     ]
 }

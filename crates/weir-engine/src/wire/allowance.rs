@@ -16,10 +16,10 @@ use memchr::memmem;
 
 use super::Protocol;
 use super::body::FALLBACKS;
-use super::json::{self, all};
+use super::json;
 pub use images::{IMAGE_MODEL, IMAGE_TOKENS};
 pub use limits::{LEAST_THINKING_TOKENS, MAX_GROUPS, limits, output_limit, thinking};
-use limits::{for_each_setting, is_limited, limits_of, thinking_of};
+use limits::{for_each_setting, is_limited, is_off, limits_of, thinking_of, unasked_thinking};
 pub use named::{inner_models, items_tools, models_in};
 pub use parts::is_elsewhere;
 
@@ -180,6 +180,17 @@ impl Allowance {
         if thinks && allowance.apart_tokens == 0 {
             allowance.apart_tokens = u64::MAX;
         }
+        if protocol == Some(Protocol::Chat) {
+            let own = members.iter().filter(|(name, _)| name == "model");
+            let own = own.filter_map(|(_, raw)| json::string(raw));
+            let others = allowance.fallbacks.iter().map(|name| Cow::Borrowed(name.as_str()));
+            let all: Vec<Cow<'_, str>> = own.chain(others).collect();
+            let unasked = all.iter().map(|name| unasked_thinking(name, &members)).max();
+            if !all.is_empty() && all.iter().all(|name| grounds_once(name)) {
+                allowance.searches = allowance.searches.min(allowance.answers.max(1));
+            }
+            allowance.apart_tokens = allowance.apart_tokens.max(unasked.unwrap_or(0));
+        }
         allowance.marks(text);
         allowance.image_tokens = images::image_tokens(&members);
         Some(allowance)
@@ -192,6 +203,7 @@ impl Allowance {
         }
         if !SETTINGS.contains(&name) {
             self.prompt_tokens = self.prompt_tokens.saturating_add(parts::prompt_tokens(raw));
+            self.dense_tokens = self.dense_tokens.saturating_add(parts::dense_tokens(raw));
         }
     }
 
@@ -203,7 +215,6 @@ impl Allowance {
             }
             // A stored prompt may have tools.
             "prompt" if raw.starts_with('{') => {
-            self.dense_tokens = self.dense_tokens.saturating_add(parts::dense_tokens(raw));
                 self.is_elsewhere = true;
                 (self.searches, self.tool_calls) = (u64::MAX, u64::MAX);
             }
@@ -328,9 +339,8 @@ pub fn searches_unasked(model: &str) -> bool {
     .any(|word| memmem::find(model.as_bytes(), word.as_bytes()).is_some())
 }
 
-/// Whether a setting says that what it names is not to be used.
-fn is_off(raw: &str) -> bool {
-    let is_no = |raw: &str| matches!(raw, "false" | "\"off\"" | "\"none\"" | "\"disabled\"" | "0");
-    let switches = ["enable", "enabled", "mode", "type"].map(|name| all(raw, name));
-    is_no(raw) || switches.into_iter().any(|own| !own.is_empty() && own.into_iter().all(is_no))
+/// Whether a model's searches for a prompt cost one fee: Gemini's before the third (Google's page on pricing).
+fn grounds_once(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+    ["gemini-1", "gemini-2"].iter().any(|start| name.starts_with(start))
 }

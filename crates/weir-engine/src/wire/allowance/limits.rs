@@ -122,3 +122,40 @@ pub(super) fn is_limited(members: &Members<'_>, protocol: Option<Protocol>) -> b
     let mut counts = given.map(|(_, raw)| output_limit(raw, protocol)).peekable();
     counts.peek().is_some() && counts.all(|count| count.is_some())
 }
+
+/// Returns the most tokens that a model thinks beyond `max_tokens` without being asked to; `u64::MAX` without a
+/// limit. Qwen thinks up to its budget unless that is switched off (Model Studio's guide to deep thinking), and so
+/// does Doubao Seed, where `max_completion_tokens` covers it (Volcengine's reference of chat completions). A name
+/// with a number of parameters is that of open weights: other servers count their thinking as output.
+pub(super) fn unasked_thinking(model: &str, members: &Members<'_>) -> u64 {
+    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+    let is_number = |text: &str| !text.is_empty() && text.parse::<f64>().is_ok();
+    let is_size = |part: &str| part.strip_suffix('b').is_some_and(is_number);
+    let of = |name: &'static str| {
+        members.iter().filter(move |(own, _)| own == name).map(|(_, raw)| *raw)
+    };
+    // Of two members of one name the provider may read either.
+    let says = |name: &'static str, is_meant: fn(&str) -> bool| {
+        of(name).next().is_some() && of(name).all(is_meant)
+    };
+    let is_counted = |raw: &str| json::count(raw).is_some_and(|tokens| tokens > 0);
+    if name.split(['-', '_', ':']).any(is_size) {
+        0
+    } else if ["qwen3.", "qwq", "qvq"].iter().any(|start| name.starts_with(start)) {
+        let budgets = of("thinking_budget").map(|raw| json::count(raw).filter(|own| *own > 0));
+        let budget = budgets.map(|own| own.unwrap_or(u64::MAX)).max().unwrap_or(u64::MAX);
+        if says("enable_thinking", |raw| raw == "false") { 0 } else { budget }
+    } else if name.contains("doubao-seed") {
+        let is_covered = says("max_completion_tokens", is_counted) || says("thinking", is_off);
+        if is_covered { 0 } else { u64::MAX }
+    } else {
+        0
+    }
+}
+
+/// Whether a setting says that what it names is not to be used.
+pub(super) fn is_off(raw: &str) -> bool {
+    let is_no = |raw: &str| matches!(raw, "false" | "\"off\"" | "\"none\"" | "\"disabled\"" | "0");
+    let switches = ["enable", "enabled", "mode", "type"].map(|name| all(raw, name));
+    is_no(raw) || switches.into_iter().any(|own| !own.is_empty() && own.into_iter().all(is_no))
+}

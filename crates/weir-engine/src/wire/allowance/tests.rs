@@ -379,6 +379,10 @@ fn of_two_members_of_one_name_the_dearer_counts() {
     let function =
         r#"{"tools":[{"type":"function","function":{"name":"f","name":"$web_search"}}]}"#;
     assert_eq!(of(function).searches, u64::MAX);
+    for (model, searches) in [("google/gemini-2.5-flash", 1), ("gemini-3.8-flash", u64::MAX)] {
+        let body = format!(r#"{{"model":"{model}","tools":[{{"google_search":{{}}}}]}}"#);
+        assert_eq!(of(&body).searches, searches, "{body}");
+    }
     assert_eq!(of(r#"{"web_search":{"enable":false,"enable":true}}"#).searches, u64::MAX);
     let long = r#""prediction":{"content":"one two three four"}"#;
     let two = format!(r#"{{{long},"extra_body":{{"prediction":{{"content":"one"}}}}}}"#);
@@ -407,6 +411,35 @@ fn agents_and_thinking_beyond_the_output_are_found() {
         let read = of(body);
         assert_eq!((read.tool_calls, read.apart_tokens), (tool_calls, apart_tokens), "{body}");
     }
+}
+
+#[test]
+fn models_that_think_beyond_max_tokens_unasked_are_known() {
+    for (body, tokens) in [
+        (r#"{"model":"qwen3.8-max"}"#, u64::MAX),
+        (r#"{"model":"aihubmix/Qwen3.7-plus"}"#, u64::MAX),
+        (r#"{"model":"qwq-plus","enable_thinking":true}"#, u64::MAX),
+        (r#"{"model":"qwen3.8-max","enable_thinking":false}"#, 0),
+        (r#"{"model":"qwen3.8-max","enable_thinking":false,"enable_thinking":true}"#, u64::MAX),
+        (r#"{"model":"qwen3.8-max","thinking":{"type":"disabled"}}"#, u64::MAX),
+        (r#"{"model":"qwen3.8-max","thinking_budget":500}"#, 500),
+        (r#"{"model":"qwen3.8-max","extra":{"thinking_budget":500}}"#, u64::MAX),
+        (r#"{"model":"qwen/qwen3.6-27b"}"#, 0),
+        (r#"{"model":"qwen3.5-122b-a10b"}"#, 0),
+        (r#"{"model":"qwen3-max"}"#, 0),
+        (r#"{"model":"doubao-seed-2-1-pro-260915"}"#, u64::MAX),
+        (r#"{"model":"doubao-seed-2-1-pro","thinking":{"type":"disabled"}}"#, 0),
+        (r#"{"model":"doubao-seed-2-1-pro","enable_thinking":false}"#, u64::MAX),
+        (r#"{"model":"doubao-seed-2-1-pro","max_completion_tokens":500}"#, 0),
+        (r#"{"model":"doubao-seed-2-1-pro","max_completion_tokens":null}"#, u64::MAX),
+        (r#"{"model":"gpt-4o","models":["qwen3.8-max"]}"#, u64::MAX),
+        (r#"{"model":"gpt-4o"}"#, 0),
+    ] {
+        assert_eq!(of(body).apart_tokens, tokens, "{body}");
+    }
+    let responses = br#"{"model":"qwen3.8-max","max_output_tokens":20}"#;
+    let read = Allowance::of(responses, Some(Protocol::Responses)).expect("an object");
+    assert_eq!(read.apart_tokens, 0);
 }
 
 #[test]
