@@ -381,7 +381,11 @@ fn protocol(path: &str) -> Option<Protocol> {
     // Azure's legacy completions of a deployment called "chat" match, too: they have no messages,
     // so they are forwarded unchanged.
     match (names.next()?, names.next(), names.next()) {
-        (b"completions", Some(b"chat"), _) => Some(Protocol::Chat),
+        // Perplexity's jobs hold the conversation in another object.
+        (b"completions", Some(b"chat"), before) => {
+            let is_job = before.into_iter().chain(names).any(|name| name == b"async");
+            (!is_job).then_some(Protocol::Chat)
+        }
         (b"responses", ..) => Some(Protocol::Responses),
         // Messages of the provider's own threads are another resource.
         (b"messages", _, Some(b"threads")) => None,

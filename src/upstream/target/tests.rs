@@ -227,6 +227,8 @@ fn every_spelling_of_chat_completions_is_read() {
         ("/v1/chat/comp%0aletions", false),
         ("/v1/chat/completions/abc", false),
         ("/v1/completions", false),
+        ("/v1/async/chat/completions", false),
+        ("/v1/Async/v2/chat/completions", false),
         ("/v1/chat;/completions/abc", false),
         ("/v1/xchat/completions", false),
         ("/v1/models?x=/chat/completions", false),

@@ -392,7 +392,8 @@ async fn what_cannot_be_held_is_refused_with_the_reason() {
         assert_eq!(refused.status(), 429, "{message}");
         assert!(message.contains(reason), "{reason}: {message}");
     }
-    for path in ["/v1/audio/transcriptions", "/v1/batches", "/v1/fine_tuning/jobs"] {
+    let jobs = ["/v1/batches", "/v1/fine_tuning/jobs", "/v1/async/chat/completions"];
+    for path in jobs.into_iter().chain(["/v1/audio/transcriptions"]) {
         let refused = bounded.refused(path, &json!({"model": "m1"})).await;
         let message = refused.assert_error(403, "passthrough_required");
         assert!(message.contains("request_usd_each"), "{path}: {message}");
