@@ -128,7 +128,8 @@ impl ImageRule {
                 width.div_ceil(28).saturating_mul(height.div_ceil(28)).min(u64::from(cap))
             }),
             Self::Large { tile, least } => {
-                let tiles = size.map_or(4, |(width, height)| {
+                // One by its address may be the largest.
+                let tiles = size.map_or(16, |(width, height)| {
                     width.div_ceil(768).saturating_mul(height.div_ceil(768)).min(16)
                 });
                 (u64::from(tile) * tiles).max(u64::from(least))
