@@ -15,6 +15,16 @@ pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Resu
     let mut said = String::new();
     for message in received.messages() {
         collect(message, &mut said);
+        // Notes name what a message without a text has instead.
+        let parts = message.get("content").map(Node::items).unwrap_or_default();
+        let names = parts.iter().filter_map(|part| match part.text_of("type") {
+            "image_url" => Some("[image]"),
+            "input_audio" => Some("[audio]"),
+            "file" => Some("[file]"),
+            _ => None,
+        });
+        said.push_str(&names.collect::<Vec<_>>().join(" "));
+        said.push('\n');
     }
     let said = one_for_lone_surrogates(&said);
     for message in sent.messages().iter().filter(|message| message.text_of("role") == "user") {

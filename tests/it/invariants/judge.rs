@@ -169,6 +169,8 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
         } else if received.role(from) == "user" {
             let is_last = from + 1 == received.messages().len();
             (change.notes, change.has_tail) = notes(own, theirs, is_last)?;
+        } else if received.is_result(from) && are_images_masked(own, theirs) {
+            change.clipped = true;
         } else if received.is_result(from) || received.role(from) == "assistant" {
             clips(own, theirs)?;
             change.clipped = true;
@@ -180,6 +182,19 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
         return None;
     }
     Some(change)
+}
+
+/// Whether two contents of a result differ only by images that a placeholder replaces.
+fn are_images_masked(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
+    let (parts_in, parts_out) = (own.0.items(), theirs.0.items());
+    let is_masked = |(part, other): (&Node, &Node)| {
+        let is_image = part.text_of("type") == "image_url";
+        part.raw(own.1) == other.raw(theirs.1)
+            || is_image && other.text_of("text").starts_with("[weir: image masked; reference ")
+    };
+    !parts_in.is_empty()
+        && parts_in.len() == parts_out.len()
+        && parts_in.iter().zip(parts_out).all(is_masked)
 }
 
 /// Returns the arguments of each call of a message.

@@ -18,6 +18,8 @@ pub struct Reading {
     pub role: Role,
     /// Name of the participant, if a user's message has one.
     pub participant: Option<Box<str>>,
+    /// Whether its text only names the files of a user's message that has none of its own.
+    pub is_media: bool,
     /// All decoded text, block after block.
     pub text: String,
     pub blocks: Vec<Block>,
@@ -141,6 +143,7 @@ impl Reader {
         let reading = Reading {
             role,
             participant: None,
+            is_media: false,
             text: String::new(),
             blocks: Vec::new(),
             units: Vec::new(),
@@ -169,8 +172,11 @@ impl Reader {
 
     /// Finishes the reading of `message` after all its texts were added.
     pub fn done(mut self, message: &Message<'_>) -> Reading {
-        let media = message.media().into_iter().filter(|_| message.role == Role::User);
-        media.for_each(|kind| self.0.push(BlockKind::Text, kind.into()));
+        let is_bare = message.role == Role::User && self.0.text.is_empty();
+        if let Some(names) = message.media().filter(|_| is_bare) {
+            self.0.push(BlockKind::Text, names.into());
+            self.0.is_media = true;
+        }
         for call in &message.inner_calls {
             self.push(call.text(), Some(call));
         }

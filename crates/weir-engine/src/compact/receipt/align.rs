@@ -91,7 +91,8 @@ fn pieces(received: &[Arc<Reading>], next: usize, own: &Reading) -> Option<Vec<T
     let unmasked: Vec<&str> = texts.iter().copied().filter(|text| !is_placeholder(text)).collect();
     if unmasked.len() < texts.len() {
         let rest = unmasked.join("\n");
-        let (message, _) = later().find(|(_, other)| other.text == rest)?;
+        let is_own = |other: &Reading| other.text == rest || (rest.is_empty() && other.is_media);
+        let (message, _) = later().find(|(_, other)| is_own(other))?;
         return Some(vec![TextPiece::Message(message, Fate::Masked)]);
     }
     if let [text] = texts[..] {
