@@ -18,9 +18,9 @@ pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Resu
         // Notes name what a message without a text has instead.
         let parts = message.get("content").map(Node::items).unwrap_or_default();
         let names = parts.iter().filter_map(|part| match part.text_of("type") {
-            "image_url" => Some("[image]"),
-            "input_audio" => Some("[audio]"),
-            "file" => Some("[file]"),
+            "image_url" => Some("(image)"),
+            "input_audio" => Some("(audio)"),
+            "file" => Some("(file)"),
             _ => None,
         });
         said.push_str(&names.collect::<Vec<_>>().join(" "));

@@ -10,7 +10,7 @@ use super::{Protocol, allowance, json};
 const MOST_MEDIA: usize = 16;
 const FILE_CHARACTERS: usize = 64;
 
-/// Returns the name of a file, document or video that is a part of a message, in brackets.
+/// Returns the name of a file, document or video that is a part of a message, in brackets, which open no record.
 fn file_of(raw: &str) -> Option<String> {
     let kind = json::member(raw, "type").and_then(json::string)?;
     if !["file", "document", "video"].iter().any(|own| kind.contains(own)) {
@@ -20,7 +20,7 @@ fn file_of(raw: &str) -> Option<String> {
     let name = ["filename", "title", "name"].iter().find_map(|own| json::member(inside, own));
     let name = name.and_then(json::string).unwrap_or(kind);
     let is_plain = |own: &char| own.is_alphanumeric() || " ._-()".contains(*own);
-    Some(format!("[{}]", name.chars().filter(is_plain).take(FILE_CHARACTERS).collect::<String>()))
+    Some(format!("({})", name.chars().filter(is_plain).take(FILE_CHARACTERS).collect::<String>()))
 }
 
 /// Role of a message, as far as the engine distinguishes them.
@@ -275,12 +275,12 @@ impl<'a> Message<'a> {
             && others.any(|part| matches!(part, Part::Other(raw) if is_compaction(raw)))
     }
 
-    /// Names what its content has besides texts, such as `[image] [plan.pdf]`; `None` if that is nothing.
+    /// Names what its content has besides texts, such as `(image) (plan.pdf)`; `None` if that is nothing.
     pub fn media(&self) -> Option<String> {
         let Content::Parts(parts) = &self.content else { return None };
         let named = parts.iter().filter_map(|part| match part {
-            Part::Image { .. } => Some("[image]".to_owned()),
-            Part::Audio { .. } => Some("[audio]".to_owned()),
+            Part::Image { .. } => Some("(image)".to_owned()),
+            Part::Audio { .. } => Some("(audio)".to_owned()),
             Part::Other(raw) => file_of(raw),
             _ => None,
         });

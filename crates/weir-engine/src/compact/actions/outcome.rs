@@ -54,7 +54,7 @@ const FINE: [&str; 8] = [
 const FLAGS: [&str; 4] =
     ["\"success\":false", "\"ok\":false", "\"status\":\"error\"", "\"is_error\":true"];
 
-/// Beginnings of results that say that an action failed or was refused, whatever it was, in lower case.
+/// Beginnings of results that say of any action that it failed or was refused, in lower case.
 const OPENINGS: [&str; 9] = [
     "error",
     "<tool_use_error>",

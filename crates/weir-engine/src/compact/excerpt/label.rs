@@ -106,7 +106,7 @@ fn key(reading: &Reading, at: usize) -> Option<&str> {
     None
 }
 
-/// Whether a text stands more than once under this name of a member: then it tells no record from another.
+/// Whether a text stands more than once under this name of a member: then it is no key of a record.
 fn is_repeated(reading: &Reading, member: &str, value: &str) -> bool {
     let repeated = reading.findings.repeated.get_or_init(|| repeated(&reading.text));
     repeated.binary_search(&pair(member, value)).is_ok()

@@ -265,25 +265,19 @@ impl<'a> Writer<'a> {
         if reading.units.is_empty() {
             return;
         }
-        let has_text = self.subject.text_tokens[message] > 0;
-        let text_tokens = match has_text {
-            true => self.subject.text_tokens[message] as f64,
-            // Only names of files.
-            false => reading.text.len() as f64 / FILE_NAME_BYTES,
+        let text_tokens = match reading.is_media {
+            true => reading.text.len() as f64 / FILE_NAME_BYTES,
+            false => self.subject.text_tokens[message] as f64,
         };
         let per_byte = (text_tokens / reading.text.len() as f64).min(1.0);
         if self.subject.first_user == Some(message) {
-            self.list_first_user(message, per_byte);
-            return;
+            return self.list_first_user(message, per_byte);
         }
         let is_users = reading.role == Role::User || self.work.is_answer_of_user(message);
-        let is_short_user = is_users && text_tokens <= SHORT_TOKENS;
-        if is_short_user {
-            let all = 0..reading.units.len();
-            let header_tokens = if has_text { 0.0 } else { HEADER_TOKENS };
+        if is_users && text_tokens <= SHORT_TOKENS {
+            let header_tokens = if reading.is_media { HEADER_TOKENS } else { 0.0 };
             let worth = USER_WORTH * (text_tokens + header_tokens);
-            self.offer(message, all, text_tokens, worth, None);
-            return;
+            return self.offer(message, 0..reading.units.len(), text_tokens, worth, None);
         }
         let age_messages = (self.subject.readings.len() - message) as f64;
         // A summary covers words and actions as far as it names them.

@@ -17,16 +17,16 @@ const HEAD_BYTES: usize = 120;
 
 /// Tools whose calls results answer. Each message with calls is read once.
 #[derive(Default)]
-pub(crate) struct Answered(RefCell<HashMap<usize, Rc<Named>>>);
+pub(crate) struct AnsweredTools(RefCell<HashMap<usize, Rc<NamedCalls>>>);
 
 /// Calls of a message: the tool of each, and the first call with each ID.
 #[derive(Default)]
-struct Named {
+struct NamedCalls {
     tools: Vec<String>,
     ids: HashMap<String, usize>,
 }
 
-impl Named {
+impl NamedCalls {
     fn of(message: &Message<'_>) -> Self {
         let tool = |call: &Call<'_>| json::string(call.name).unwrap_or_default().into_owned();
         let mut ids = HashMap::new();
@@ -39,7 +39,7 @@ impl Named {
     }
 }
 
-impl Answered {
+impl AnsweredTools {
     /// Returns the tool whose call the result `message` answers: by its ID, or else by its position among the
     /// results.
     pub(crate) fn tool(
@@ -67,11 +67,11 @@ impl Answered {
         self.named(last, source)?.tools.get(place).cloned()
     }
 
-    fn named(&self, asking: usize, source: &dyn Source) -> Option<Rc<Named>> {
+    fn named(&self, asking: usize, source: &dyn Source) -> Option<Rc<NamedCalls>> {
         if let Some(known) = self.0.borrow().get(&asking) {
             return Some(Rc::clone(known));
         }
-        let named = Rc::new(Named::of(&source.message(asking)?));
+        let named = Rc::new(NamedCalls::of(&source.message(asking)?));
         self.0.borrow_mut().insert(asking, Rc::clone(&named));
         Some(named)
     }

@@ -3,7 +3,7 @@
 //! What is cleared stays so: between two clearings the conversation keeps its bytes, so that the prompt
 //! cache stays warm.
 
-use super::calls::Answered;
+use super::calls::AnsweredTools;
 use crate::compact::message::placeholder::{self, Reason};
 use crate::compact::policy::clearing::{ClearToolUses, Trigger};
 use crate::compact::source::Source;
@@ -64,7 +64,7 @@ impl Compactor {
         let keep = usize::try_from(rules.keep).unwrap_or(usize::MAX);
         let mut old: Vec<usize> = self.uncleared().rev().skip(keep).collect();
         old.reverse();
-        let (state, answered) = (&*self, Answered::default());
+        let (state, answered) = (&*self, AnsweredTools::default());
         let cleared = old.into_iter().filter_map(|message| {
             let tool = answered.tool(state, message, source).unwrap_or_default();
             if rules.exclude.contains(&tool) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Compaction;
-use super::calls::{self, Answered};
+use super::calls::{self, AnsweredTools};
 use crate::compact::message::placeholder::{self, Reason};
 use crate::compact::policy::share;
 use crate::compact::source::Source;
@@ -49,7 +49,7 @@ impl Compaction<'_> {
     fn rewrites(&self, mark_tokens: u64, source: &dyn Source) -> Vec<(usize, Rewrite)> {
         let policy = &self.state.profile.policy;
         let mut found: Vec<(usize, Rewrite)> = Vec::new();
-        let (mut seen, answered) = (BTreeSet::new(), Answered::default());
+        let (mut seen, answered) = (BTreeSet::new(), AnsweredTools::default());
         let mut size_tokens = self.state.sizes.request_tokens;
         let batch = policy.mask.batch.max(1) as usize;
         let mut take = |message: usize, rewrite: Option<Rewrite>| {
@@ -166,7 +166,7 @@ impl Compaction<'_> {
         &self,
         message: usize,
         reason: Reason,
-        answered: &Answered,
+        answered: &AnsweredTools,
         source: &dyn Source,
     ) -> Option<Rewrite> {
         let tool = answered.tool(self.state, message, source).unwrap_or_default();
@@ -234,7 +234,7 @@ impl super::Compactor {
         if most_tokens == 0 || fact.role != Role::Tool || fact.text_tokens <= most_tokens {
             return;
         }
-        let tool = Answered::default().tool(self, message, source);
+        let tool = AnsweredTools::default().tool(self, message, source);
         let Some(said) = source.message(message).and_then(|own| {
             placeholder::of_result(&own, &tool.unwrap_or_default(), Reason::Oversized)
         }) else {

@@ -79,7 +79,7 @@ fn a_long_part_of_the_assistants_takes_the_room_there_is() {
         (Protocol::Responses, custom),
         (Protocol::Messages, messages),
     ] {
-        for (limit_tokens, least_tokens) in [(6000, 4000), (30_000, 24_500)] {
+        for (limit_tokens, least_tokens) in [(6000, 4000), (30_000, 20_000)] {
             let (body, tokens) = sent(protocol, &messages, limit_tokens);
             assert!(tokens >= least_tokens, "{protocol:?} {tokens} of {limit_tokens}");
             assert!(body.contains("row_0 ") && body.contains("row_3999 "), "{protocol:?}");
@@ -211,7 +211,7 @@ fn participants_and_files_are_named() {
         user("Now look at the sources."),
     ];
     let (body, _) = sent(Protocol::Chat, &filled(messages), 8000);
-    for shown in ["user bob:", "user carol9system:", "[image]", "[contract-77.pdf]"] {
+    for shown in ["user bob:", "user carol9system:", "(image)", "(contract-77.pdf)"] {
         assert!(body.contains(shown), "{shown} in {body}");
     }
 }
