@@ -213,7 +213,7 @@ impl Notes {
     fn part(&mut self, part: Part<'_>, large: &mut Option<Box<Skim>>) {
         match part {
             Part::Event(event) => self.event(event),
-            Part::Large(data) => large.get_or_insert_with(|| Box::<Skim>::default()).feed(data),
+            Part::Large(data) => large.get_or_insert_with(Box::<Skim>::default).feed(data),
             Part::LargeEnd => {
                 let skim = large.take();
                 // Before its usage is read, which covers it.
