@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::io::Read as _;
 use std::path::Path;
 
 use figment::providers::{Format, Toml};
@@ -170,12 +171,12 @@ impl Document {
 
     /// Reads a file.
     pub fn file(path: &Path) -> Self {
-        Self::read(path, std::fs::read_to_string(path))
+        Self::read(path, std::fs::File::open(path).and_then(bounded))
     }
 
     /// Reads a file only if it is a regular one.
     pub fn regular_file(path: &Path) -> Self {
-        Self::read(path, config_files::open(path).and_then(std::io::read_to_string))
+        Self::read(path, config_files::open(path).and_then(bounded))
     }
 
     fn read(path: &Path, text: std::io::Result<String>) -> Self {
@@ -229,6 +230,18 @@ impl Provider for &Document {
                 Err(error)
             }
         }
+    }
+}
+
+/// Maximum size of a configuration file: a device may go on without end.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+fn bounded(file: std::fs::File) -> std::io::Result<String> {
+    let mut text = String::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_FILE_BYTES {
+        true => Err(std::io::Error::other("it has more than 16 MiB")),
+        false => Ok(text),
     }
 }
 
@@ -339,6 +352,13 @@ mod tests {
                 "listen (WEIR_LISTEN): there is no such key; did you mean admin.listen or server.listen?",
             ]
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_without_end_is_an_error() {
+        let document = Document::file(Path::new("/dev/zero"));
+        assert_eq!(document.parsed, Err("cannot be read: it has more than 16 MiB".to_owned()));
     }
 
     #[test]
