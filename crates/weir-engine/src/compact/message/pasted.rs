@@ -79,6 +79,8 @@ fn search(text: &str) -> Vec<Range<usize>> {
 /// Returns the texts in known tags, each up to the end of the outermost.
 fn tagged(text: &str) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
+    // Tags that end nowhere later: each is searched for once.
+    let mut is_open = [false; TAGS.len()];
     for at in memchr_iter(b'<', text.as_bytes()) {
         if parts.len() == MOST_PARTS {
             break;
@@ -88,12 +90,15 @@ fn tagged(text: &str) -> Vec<Range<usize>> {
         }
         let rest = &text[at + 1..];
         let opens =
-            |tag: &&&str| rest.strip_prefix(**tag).is_some_and(|rest| rest.starts_with(['>', ' ']));
-        let Some(tag) = TAGS.iter().find(opens) else { continue };
-        let close = format!("</{tag}>");
+            |tag: &str| rest.strip_prefix(tag).is_some_and(|rest| rest.starts_with(['>', ' ']));
+        let Some(nth) = TAGS.iter().position(|tag| opens(tag)).filter(|nth| !is_open[*nth]) else {
+            continue;
+        };
+        let close = format!("</{}>", TAGS[nth]);
         // Without its end it is no tag.
-        if let Some(length) = memmem::find(rest.as_bytes(), close.as_bytes()) {
-            parts.push(at..at + 1 + length + close.len());
+        match memmem::find(rest.as_bytes(), close.as_bytes()) {
+            Some(length) => parts.push(at..at + 1 + length + close.len()),
+            None => is_open[nth] = true,
         }
     }
     parts
@@ -168,6 +173,7 @@ mod tests {
         for text in [
             "Context: we ship on Friday. Never ship on Saturday.",
             "Never write <context> tags.",
+            "<context> and <context>\n",
             "One\n-----\nAlways two.\n-----\n",
             "Question: must it be red?",
         ] {
